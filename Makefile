@@ -1,0 +1,32 @@
+# Every target makes its own virtual environment in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench clean
+
+.venv/core: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ .venv/core
+
+demo: .venv/core  ## train CartPole-v1 until it is solved
+	$(BIN)/repertory train CartPole-v1 --target-score 475
+
+check: .venv/dev  ## what can be known without running it
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check  ## the checks, then every test
+	$(BIN)/python -m pytest
+
+bench: .venv/dev  ## the speed figures that need no peer
+	$(BIN)/python benchmarks/learner_speed.py
+
+clean:
+	rm -rf .venv

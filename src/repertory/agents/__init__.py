@@ -1,0 +1,1 @@
+"""Agents: pure JAX, arrays in, arrays out; no input or output, no clock, no hidden state."""

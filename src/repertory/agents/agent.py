@@ -1,0 +1,59 @@
+"""What every agent is: a frozen record of pure functions, and what data it eats; imports JAX only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.agents.vector import Layout
+
+
+class Transitions(NamedTuple):
+    """A batch to learn from. `reward` is the n-step return, `discount` what multiplies the bootstrap (0 = none)."""
+
+    observation: NDArray[Any]
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    next_observation: NDArray[Any]
+    next_action: NDArray[np.int32]
+    next_mask: NDArray[np.bool_] | None
+    weight: NDArray[np.float32]
+
+
+class LearnerState(NamedTuple):
+    """Everything that learning changes; vectors, so that it can be sliced, shared and saved."""
+
+    weights: jax.Array
+    target: jax.Array
+    optimizer: Any
+    updates: jax.Array
+    skipped: jax.Array
+    key: jax.Array
+
+
+class Learned(NamedTuple):
+    """What one update has to tell: its loss, and a priority for each sample."""
+
+    loss: jax.Array
+    priority: jax.Array
+    gradient_norm: jax.Array
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Pure functions; `layout` says how the weight vector is cut into layers."""
+
+    init: Callable[[int], LearnerState]
+    act: Callable[..., jax.Array]
+    values: Callable[..., jax.Array]
+    gradient: Callable[..., tuple[jax.Array, Learned]]
+    apply: Callable[[LearnerState, jax.Array], LearnerState]
+    learn: Callable[[LearnerState, Transitions], tuple[LearnerState, Learned]]
+    layout: Layout
+    noisy: bool

@@ -1,0 +1,212 @@
+"""Flax modules from observations to a row of outputs; imports JAX, Flax and `specs`.
+
+What the outputs mean (values, dueling streams, atoms) is the agent's affair: a module only has to return
+`[batch, outputs]`, which is also all that is asked of a user's own module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from repertory.errors import UserError
+from repertory.specs import ObservationSpec, Part
+
+Kind = Literal["auto", "mlp", "nature", "small"]
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """Which network reads the observations."""
+
+    kind: Kind = "auto"
+    """`mlp`, `nature` (Mnih et al. 2015), `small` (10×10 MinAtar planes); `auto` looks at the observation."""
+    hidden: tuple[int, ...] = (120, 84)
+    """Widths of the hidden layers of an `mlp`."""
+    module: str | None = None
+    """Your own Flax module: `package.module:build`, where `build(outputs)` returns it."""
+
+
+class NoisyDense(nn.Module):
+    """Linear layer with factorised Gaussian noise on its weights (Fortunato et al. 2018)."""
+
+    features: int
+    sigma: float = 0.5
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        inputs = x.shape[-1]
+        bound = inputs**-0.5
+        uniform = nn.initializers.uniform(2 * bound)
+        kernel = self.param("kernel", lambda key, shape: uniform(key, shape) - bound, (inputs, self.features))
+        bias = self.param("bias", lambda key, shape: uniform(key, shape) - bound, (self.features,))
+        constant = nn.initializers.constant(self.sigma * bound)
+        kernel_sigma = self.param("kernel_sigma", constant, (inputs, self.features))
+        bias_sigma = self.param("bias_sigma", constant, (self.features,))
+        if not self.has_rng("noise"):
+            return x @ kernel + bias
+        key_in, key_out = jax.random.split(self.make_rng("noise"))
+        noise_in, noise_out = (_scaled_noise(k, n) for k, n in ((key_in, inputs), (key_out, self.features)))
+        kernel = kernel + kernel_sigma * noise_in[:, None] * noise_out[None, :]
+        return x @ kernel + bias + bias_sigma * noise_out
+
+
+def _scaled_noise(key: jax.Array, size: int) -> jax.Array:
+    noise = jax.random.normal(key, (size,))
+    return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
+
+
+class PatchConv(nn.Module):
+    """Convolution as patches × matrix, stride 1.
+
+    Inside a `lax.scan` on the CPU, XLA falls back to naive loops for a real convolution; for small planes a matrix
+    product of shifted slices is many times faster there.
+    """
+
+    features: int
+    size: int = 3
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        rows, columns = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1
+        shifted = [
+            x[:, i : i + rows, j : j + columns] for i in range(self.size) for j in range(self.size)
+        ]
+        return nn.Dense(self.features)(jnp.concatenate(shifted, axis=-1))
+
+
+class Network(nn.Module):
+    """Encoder, trunk and head. `streams` > 1 splits the last hidden layer (dueling), outputs concatenated."""
+
+    observation: ObservationSpec
+    kind: Kind
+    hidden: tuple[int, ...]
+    streams: tuple[int, ...]
+    noisy: bool
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        dense = NoisyDense if self.noisy else nn.Dense
+        x, last = self._features(encode(observation, self.observation))
+        outputs = []
+        for width in self.streams:
+            y = x
+            for hidden in last:
+                y = nn.relu(dense(hidden)(y))
+            outputs.append(dense(width)(y))
+        return jnp.concatenate(outputs, axis=-1)
+
+    def _features(self, x: jax.Array) -> tuple[jax.Array, tuple[int, ...]]:
+        if self.kind == "nature":
+            for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+                x = nn.relu(nn.Conv(features, (size, size), stride, padding="VALID")(x))
+            return x.reshape(x.shape[0], -1), (512,)
+        if self.kind == "small":
+            x = nn.relu(PatchConv(16)(x))
+            return x.reshape(x.shape[0], -1), (128,)
+        x = x.reshape(x.shape[0], -1)
+        for hidden in self.hidden[:-1]:
+            x = nn.relu(nn.Dense(hidden)(x))
+        return x, self.hidden[-1:]
+
+
+def encode(observation: jax.Array, spec: ObservationSpec) -> jax.Array:
+    """Stored numbers as network inputs: float32, categories one-hot, image planes last."""
+    if len(spec.parts) == 1 and spec.parts[0].kind != "category":
+        x = _encode_part(observation, spec.parts[0])
+    else:
+        flat = observation.reshape(observation.shape[0], -1)
+        pieces, start = [], 0
+        for part in spec.parts:
+            pieces.append(_encode_part(flat[:, start : start + part.size], part))
+            start += part.size
+        x = jnp.concatenate(pieces, axis=-1)
+    if spec.is_image and x.shape[1] < x.shape[3]:
+        x = jnp.moveaxis(x, 1, 3)
+    return x
+
+
+def _encode_part(x: jax.Array, part: Part) -> jax.Array:
+    if part.kind == "category":
+        one_hot = jax.nn.one_hot(x.astype(jnp.int32), part.categories)
+        return one_hot.reshape(x.shape[0], -1)
+    x = x.astype(jnp.float32)
+    return x / 255.0 if part.kind == "pixel" else x
+
+
+def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
+    """The network that `auto` stands for."""
+    if options.kind != "auto":
+        if options.kind in ("nature", "small") and not spec.is_image:
+            raise UserError(
+                f"network.kind {options.kind!r} reads images, but the observation has shape {spec.seen_shape}; "
+                "use --network.kind mlp"
+            )
+        return options.kind
+    if not spec.is_image:
+        return "mlp"
+    height_width = sorted(spec.seen_shape)[1:]
+    return "nature" if min(height_width) >= 36 else "small" if min(height_width) >= 3 else "mlp"
+
+
+def build_network(
+    options: NetworkOptions, spec: ObservationSpec, streams: tuple[int, ...], noisy: bool
+) -> nn.Module:
+    """The network that the options ask for, with `sum(streams)` outputs."""
+    if options.module is None:
+        return Network(spec, choose_kind(options, spec), tuple(options.hidden), streams, noisy)
+    if noisy:
+        raise UserError(
+            f"--agent.noisy changes the layers of a built-in network and cannot reach into {options.module!r}; "
+            "drop one of the two"
+        )
+    return _EncodedModule(spec, _load_builder(options.module)(sum(streams)))
+
+
+class _EncodedModule(nn.Module):
+    """A user's module behind our encoding, so that it sees plain float32."""
+
+    observation: ObservationSpec
+    inner: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        result: jax.Array = self.inner(encode(observation, self.observation))
+        return result
+
+
+def _load_builder(path: str) -> Callable[[int], nn.Module]:
+    """The user's `build`, found by import path; every way this can fail is one sentence."""
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise UserError(f"network.module {path!r} has no function name; write it as package.module:build")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UserError(f"network.module {path!r} can't be imported: {error}") from None
+    build = getattr(module, attribute, None)
+    if not callable(build):
+        raise UserError(f"network.module {path!r}: {module_name} has no function {attribute!r}")
+
+    def checked(outputs: int) -> nn.Module:
+        network: Any = build(outputs)
+        if not isinstance(network, nn.Module):
+            raise UserError(
+                f"network.module {path!r} returned {type(network).__name__}, not a flax.linen.Module"
+            )
+        return network
+
+    if len(inspect.signature(build).parameters) != 1:
+        raise UserError(f"network.module {path!r} must take one argument, the number of outputs")
+    return checked

@@ -1,0 +1,356 @@
+"""The DQN family as options of one agent; imports JAX, RLax, Optax.
+
+Mnih et al. 2015 (DQN), van Hasselt et al. 2016 (double), Wang et al. 2016 (dueling), Schaul et al. 2016 (prioritised),
+Bellemare et al. 2017 (C51), Fortunato et al. 2018 (noisy), Hessel et al. 2018 (all of them: Rainbow). n-step returns
+are summed when a batch is sampled, so every target here is `reward + discount · bootstrap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+import rlax
+
+from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
+from repertory.agents.networks import NetworkOptions, build_network, choose_kind
+from repertory.agents.vector import Layout
+from repertory.errors import UserError
+from repertory.specs import EnvironmentSpec, ObservationSpec
+
+ILLEGAL = -1e9
+SLICE = 32
+
+
+@dataclass(frozen=True)
+class QLearningOptions:
+    """A member of the DQN family: each part on or off alone."""
+
+    batch_size: int = 32
+    """Samples an update learns from."""
+    learning_rate: float = 2.5e-4
+    """Step size of the optimiser."""
+    discount: float = 0.99
+    """γ: what a reward one step later is worth."""
+    n_step: int = 1
+    """Rewards summed before bootstrapping."""
+    double: bool = True
+    """Choose the bootstrap action by the online network."""
+    dueling: bool = False
+    """Separate streams for the state's value and the actions' advantages."""
+    prioritized: bool = False
+    """Sample in proportion to the temporal-difference error."""
+    distributional: bool = False
+    """Learn the return's distribution over fixed atoms (C51)."""
+    noisy: bool = False
+    """Explore by noise on the weights instead of ε."""
+    sarsa: bool = False
+    """Bootstrap from the action that was taken next, not from the best."""
+    replay: bool = True
+    """Learn from a memory; without it, each step is learned from once, as it comes."""
+    target: bool = True
+    """Bootstrap from a slower copy of the network."""
+    target_period: int = 500
+    """Updates between copies into the target network."""
+    target_tau: float = 0.0
+    """If above 0, the target follows at this rate every update instead of being copied."""
+    loss: Literal["huber", "squared"] = "huber"
+    """Shape of the penalty on the temporal-difference error."""
+    max_gradient_norm: float = 10.0
+    """Gradients longer than this are shortened to it; 0 = never."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """Which Optax optimiser follows the gradient."""
+    optimizer_epsilon: float = 1e-8
+    """Added to the optimiser's denominator."""
+    replay_capacity: int = 100_000
+    """Steps that the memory holds, all lanes together."""
+    learning_starts: int = 1_000
+    """Env steps before the first update."""
+    replay_ratio: float = 8.0
+    """Samples learned per env step."""
+    updates_per_call: int = 1
+    """Updates in one compiled call; more is faster, and acts on weights that many updates old."""
+    epsilon_start: float = 1.0
+    """Share of random actions at the start."""
+    epsilon_end: float = 0.05
+    """Share of random actions from `epsilon_steps` on."""
+    epsilon_steps: int = 10_000
+    """Env steps over which ε falls linearly."""
+    priority_exponent: float = 0.6
+    """α: 0 samples uniformly, 1 in full proportion to the error."""
+    importance_exponent: float = 0.4
+    """β at the start: how far unequal sampling is weighed back."""
+    importance_steps: int = 0
+    """Env steps over which β rises to 1; 0 = it stays."""
+    atoms: int = 51
+    """Support points of the distribution."""
+    value_min: float = -10.0
+    """Lowest return on the support."""
+    value_max: float = 10.0
+    """Highest return on the support."""
+
+
+def make_q_learning(options: QLearningOptions, network: NetworkOptions, spec: EnvironmentSpec) -> Agent:
+    """The agent that the options describe, for environments of this kind."""
+    atoms = options.atoms if options.distributional else 1
+    streams = (atoms, spec.actions * atoms) if options.dueling else (spec.actions * atoms,)
+    module = build_network(network, spec.observation, streams, options.noisy)
+    layout = measure_layout(module, spec.observation, sum(streams), network)
+    head = Head(spec.actions, atoms, options)
+
+    def rows(tree: Any, observation: jax.Array, key: jax.Array | None) -> jax.Array:
+        rngs = {"noise": key} if options.noisy and key is not None else None
+        return head.shape(module.apply({"params": tree}, observation, rngs=rngs))
+
+    def values(
+        weights: jax.Array, observation: jax.Array, mask: jax.Array | None, key: jax.Array | None
+    ) -> jax.Array:
+        return legal(head.expected(rows(layout.unravel(weights), observation, key)), mask)
+
+    def act(
+        weights: jax.Array, observation: jax.Array, mask: jax.Array | None, key: jax.Array | None
+    ) -> jax.Array:
+        return jnp.argmax(values(weights, observation, mask, key), axis=-1)
+
+    def loss(
+        tree: Any, target: jax.Array, batch: Transitions, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        keys = jax.random.split(key, 3) if options.noisy else (None, None, None)
+        frozen = jax.lax.stop_gradient(tree)
+        slow = layout.unravel(target) if options.target else frozen
+        bootstrap = rows(slow, batch.next_observation, keys[1])
+        chooser = rows(frozen, batch.next_observation, keys[2]) if options.double else bootstrap
+        selector = head.selector(chooser, batch)
+        errors = head.errors(rows(tree, batch.observation, keys[0]), batch, bootstrap, selector)
+        return jnp.mean(batch.weight * head.penalty(errors)), jnp.abs(errors)
+
+    def gradient(
+        weights: jax.Array, target: jax.Array, batch: Transitions, key: jax.Array
+    ) -> tuple[jax.Array, Learned]:
+        (value, priority), tree = jax.value_and_grad(loss, has_aux=True)(
+            layout.unravel(weights), target, batch, key
+        )
+        vector = layout.ravel(tree)
+        return vector, Learned(value, priority, jnp.linalg.norm(vector))
+
+    apply = make_apply(options)
+    init = partial(_init, module=module, spec=spec.observation, layout=layout, options=options)
+    convolves = network.module is not None or choose_kind(network, spec.observation) == "nature"
+    return Agent(
+        init=init,
+        act=jax.jit(act),
+        values=jax.jit(values),
+        gradient=jax.jit(gradient),
+        apply=jax.jit(apply, donate_argnums=0),
+        learn=learn_in_slices(gradient, apply) if convolves else learn_in_scan(gradient, apply),
+        layout=layout,
+        noisy=options.noisy,
+    )
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the network's outputs mean, and how far they are from their targets."""
+
+    actions: int
+    atoms: int
+    options: QLearningOptions
+
+    @property
+    def support(self) -> jax.Array:
+        """The returns that the atoms stand for."""
+        return jnp.linspace(self.options.value_min, self.options.value_max, self.atoms)
+
+    def shape(self, outputs: jax.Array) -> jax.Array:
+        """`[batch, actions, atoms]`: logits of the distribution, or values in a last axis of one."""
+        if not self.options.dueling:
+            return outputs.reshape(-1, self.actions, self.atoms)
+        return dueling(outputs, self.actions, self.atoms)
+
+    def expected(self, rows: jax.Array) -> jax.Array:
+        """Q-values `[batch, actions]`."""
+        if not self.options.distributional:
+            return rows[..., 0]
+        return jnp.sum(jax.nn.softmax(rows) * self.support, axis=-1)
+
+    def selector(self, chooser: jax.Array, batch: Transitions) -> jax.Array:
+        """Scores whose maximum is the action to bootstrap from; a truncated Sarsa step has no next action."""
+        scores = legal(self.expected(chooser), batch.next_mask)
+        if not self.options.sarsa:
+            return scores
+        taken = jax.nn.one_hot(batch.next_action, self.actions)
+        return jnp.where((batch.next_action >= 0)[:, None], taken, scores)
+
+    def errors(
+        self, rows: jax.Array, batch: Transitions, bootstrap: jax.Array, selector: jax.Array
+    ) -> jax.Array:
+        """Temporal-difference errors, or cross-entropies from the projected target distribution."""
+        chex.assert_equal_shape([rows, bootstrap])
+        if self.options.distributional:
+            return jax.vmap(rlax.categorical_double_q_learning, (None, 0, 0, 0, 0, None, 0, 0))(
+                self.support, rows, batch.action, batch.reward, batch.discount, self.support, bootstrap, selector
+            )
+        return jax.vmap(rlax.double_q_learning)(
+            rows[..., 0], batch.action, batch.reward, batch.discount, bootstrap[..., 0], selector
+        )
+
+    def penalty(self, errors: jax.Array) -> jax.Array:
+        """The loss of each error."""
+        if self.options.distributional:
+            return errors
+        return rlax.huber_loss(errors) if self.options.loss == "huber" else rlax.l2_loss(errors)
+
+
+def dueling(outputs: jax.Array, actions: int, atoms: int) -> jax.Array:
+    """Value plus centred advantages (Wang et al. 2016, equation 9)."""
+    value = outputs[:, None, :atoms]
+    advantage = outputs[:, atoms:].reshape(-1, actions, atoms)
+    return value + advantage - jnp.mean(advantage, axis=1, keepdims=True)
+
+
+def legal(values: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Values with illegal actions so low that no maximum finds them."""
+    return values if mask is None else jnp.where(mask, values, ILLEGAL)
+
+
+def make_optimizer(options: QLearningOptions) -> optax.GradientTransformation:
+    """The optimiser, on one vector."""
+    if options.optimizer == "adam":
+        return optax.adam(options.learning_rate, eps=options.optimizer_epsilon)
+    return optax.rmsprop(options.learning_rate, decay=0.95, eps=options.optimizer_epsilon, centered=True)
+
+
+def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array], LearnerState]:
+    """Clip, step, move the target. A gradient that is not finite changes nothing and is counted."""
+    optimizer = make_optimizer(options)
+
+    def apply(state: LearnerState, gradient: jax.Array) -> LearnerState:
+        norm = jnp.linalg.norm(gradient)
+        finite = jnp.isfinite(norm)
+        limit = options.max_gradient_norm
+        scale = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12)) if limit > 0 else 1.0
+        safe = jnp.where(finite, gradient * scale, 0.0)
+        step, moments = optimizer.update(safe, state.optimizer, state.weights)
+        weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
+        moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
+        updates = state.updates + 1
+        target = move_target(options, state.target, weights, updates)
+        return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
+
+    return apply
+
+
+def move_target(
+    options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array
+) -> jax.Array:
+    """The target network after this many updates: untouched if there is none, following, or copied in turn."""
+    if not options.target:
+        return target
+    if options.target_tau > 0:
+        return optax.incremental_update(weights, target, options.target_tau)
+    return optax.periodic_update(weights, target, updates, options.target_period)
+
+
+def learn_in_scan(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerState, Learned]]:
+    """Several updates in one compiled call; batches carry a leading axis of updates."""
+
+    def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+        key = jax.random.fold_in(state.key, state.updates)
+        vector, learned = gradient(state.weights, state.target, batch, key)
+        return apply(state, vector), learned
+
+    @partial(jax.jit, donate_argnums=0)
+    def learn(state: LearnerState, batches: Transitions) -> tuple[LearnerState, Learned]:
+        if batches.action.shape[0] == 1:
+            state, learned = update(state, jax.tree_util.tree_map(lambda x: x[0], batches))
+            return state, jax.tree_util.tree_map(lambda x: x[None], learned)
+        return jax.lax.scan(update, state, batches)
+
+    return learn
+
+
+def learn_in_slices(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerState, Learned]]:
+    """One compiled call for each slice of a batch.
+
+    XLA's CPU back end runs a convolution inside `scan` 10 to 30 times slower, and large batches of them slower than
+    small ones; so updates and slices are counted by Python, and a batch of one slice is one call.
+    """
+
+    @partial(jax.jit, donate_argnums=0)
+    def whole(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+        vector, learned = gradient(state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates))
+        return apply(state, vector), learned
+
+    part = jax.jit(gradient)
+    finish = jax.jit(apply, donate_argnums=0)
+
+    def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+        size = batch.action.shape[0]
+        if size <= SLICE:
+            return whole(state, batch)
+        key = jax.random.fold_in(state.key, state.updates)
+        total, parts = 0.0, []
+        for start in range(0, size, SLICE):
+            piece = jax.tree_util.tree_map(lambda x, s=start: x[s : s + SLICE], batch)
+            share = piece.action.shape[0] / size
+            vector, learned = part(state.weights, state.target, piece, key)
+            total = total + vector * share
+            parts.append(learned._replace(loss=learned.loss * share))
+        merged = Learned(
+            sum(p.loss for p in parts), jnp.concatenate([p.priority for p in parts]), jnp.linalg.norm(total)
+        )
+        return finish(state, total), merged
+
+    def learn(state: LearnerState, batches: Transitions) -> tuple[LearnerState, Learned]:
+        results = []
+        for index in range(batches.action.shape[0]):
+            state, learned = update(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches))
+            results.append(learned)
+        return state, jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *results)
+
+    return learn
+
+
+def measure_layout(
+    module: nn.Module, spec: ObservationSpec, outputs: int, network: NetworkOptions
+) -> Layout:
+    """The layout of the module's weights; refuses a module that can't read or has the wrong outputs."""
+    sample = jax.ShapeDtypeStruct((2, *spec.seen_shape), spec.dtype)
+    name = network.module or network.kind
+    try:
+        result, variables = jax.eval_shape(module.init_with_output, jax.random.key(0), sample)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the network {name!r} can't read observations {spec.seen_shape}: {reason}") from None
+    if getattr(result, "shape", None) != (2, outputs):
+        given = getattr(result, "shape", type(result).__name__)
+        raise UserError(
+            f"the network {name!r} returned shape {given} for a batch of 2; it must return (2, {outputs})"
+        )
+    return Layout.of(variables["params"])
+
+
+def _init(
+    seed: int, *, module: nn.Module, spec: ObservationSpec, layout: Layout, options: QLearningOptions
+) -> LearnerState:
+    """Fresh weights from the seed; the target starts as a copy."""
+
+    @jax.jit
+    def start(key: jax.Array) -> LearnerState:
+        key_weights, key = jax.random.split(key)
+        sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
+        weights = layout.ravel(module.init(key_weights, sample)["params"])
+        moments = make_optimizer(options).init(weights)
+        zero = jnp.zeros((), jnp.int32)
+        return LearnerState(weights, weights + 0.0, moments, zero, zero, jax.random.key_data(key))
+
+    return start(jax.random.key(seed))

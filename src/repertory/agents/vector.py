@@ -1,0 +1,49 @@
+"""A network as one flat float32 vector; imports JAX only.
+
+Everything outside `agents/` sees weights, gradients and optimiser moments as vectors: a server's shard is a slice, a
+shared store is one array, a checkpoint a few named arrays. `Layout` remembers which slice was which layer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and offsets of the parameters inside the vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    size: int
+    structure: Any
+
+    @staticmethod
+    def of(tree: Tree) -> Layout:
+        """The layout of a tree of arrays, or of their shapes."""
+        paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+        shapes = tuple(tuple(leaf.shape) for _, leaf in paths)
+        sizes = [math.prod(shape) for shape in shapes]
+        offsets = tuple(sum(sizes[:i]) for i in range(len(sizes)))
+        names = tuple("/".join(str(getattr(key, "key", key)) for key in path) for path, _ in paths)
+        return Layout(names, shapes, offsets, sum(sizes), structure)
+
+    def ravel(self, tree: Tree) -> jax.Array:
+        """The tree's leaves, one after another."""
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)])
+
+    def unravel(self, vector: jax.Array) -> Tree:
+        """The tree again; inside `jit` these are views."""
+        leaves = [
+            vector[offset : offset + math.prod(shape)].reshape(shape)
+            for offset, shape in zip(self.offsets, self.shapes, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(self.structure, leaves)

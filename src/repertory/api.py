@@ -1,0 +1,72 @@
+"""What a script or a notebook imports: `train`, `resume`, `evaluate`, and the `Run` they return."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repertory.runs import launch
+from repertory.runs.config import change
+from repertory.runs.directory import RunDirectory
+from repertory.runs.player import load_player
+from repertory.runs.presets import defaults
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk: its result, and the agent that came out of it."""
+
+    directory: Path
+    result: Mapping[str, Any]
+
+    @property
+    def score(self) -> float:
+        """Mean of the last evaluation."""
+        return float(self.result["score"])
+
+    def act(self, observation: Any, action_mask: Any = None) -> int:
+        """The greedy action for one observation of the environment."""
+        return load_player(self.directory).act(observation, action_mask)
+
+
+def train(
+    environment: str,
+    *,
+    agent: str = "dqn",
+    agent_options: Mapping[str, Any] | None = None,
+    network_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Run:
+    """Train an agent; `options` are those of the command line, with underscores."""
+    called_at = time.time()
+    chosen = change(defaults(environment, agent), {"quiet": not _has_viewer(), **options})
+    chosen = change(chosen, {"agent": agent_options or {}, "network": network_options or {}})
+    result = launch.start(chosen, called_at=called_at)
+    return Run(Path(result["directory"]), result)
+
+
+def resume(run: str | Path | Run, *, env_steps: int | None = None, runs_dir: str | Path = "runs") -> Run:
+    """Go on with a run from its newest checkpoint."""
+    result = launch.resume(_directory(run, runs_dir), env_steps=env_steps, quiet=not _has_viewer())
+    return Run(Path(result["directory"]), result)
+
+
+def evaluate(
+    run: str | Path | Run, *, episodes: int = 20, seed: int = 0, runs_dir: str | Path = "runs"
+) -> dict[str, Any]:
+    """Greedy episodes with a run's newest checkpoint: mean, std, episodes, and each return and length."""
+    played = load_player(_directory(run, runs_dir).path).evaluate(episodes, seed)
+    return played.summary()
+
+
+def _directory(run: str | Path | Run, runs_dir: str | Path) -> RunDirectory:
+    return RunDirectory.open(run.directory if isinstance(run, Run) else run, Path(runs_dir))
+
+
+def _has_viewer() -> bool:
+    """Whether somebody watches: a terminal or a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules

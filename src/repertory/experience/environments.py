@@ -1,0 +1,108 @@
+"""Environments by name, stepped together; imports numpy and gymnasium, never jax.
+
+`make` chooses how they are stepped: Atari by `ale_py`'s vector environment; many environments of a kind that
+has its own vector implementation by that; all others one by one. Whichever it is, a `Step` means the same,
+and no transition crosses a reset.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from repertory.errors import UserError
+from repertory.experience import atari
+from repertory.experience.loading import Env, Source, find
+from repertory.experience.one_by_one import OneByOne
+from repertory.experience.stepping import Environments, Step
+from repertory.experience.vectors import Vector, Vectorised
+from repertory.specs import EnvironmentSpec
+
+__all__ = ["Environments", "Step", "describe", "evaluation_options", "make", "seeds"]
+
+_VECTOR_FROM = 8
+"""From this many environments on, CartPole's own vector implementation is faster than one by one."""
+
+
+def make(
+    name: str,
+    count: int,
+    *,
+    options: Mapping[str, Any] | None = None,
+    worker: int = 0,
+    render: bool = False,
+    autoreset: AutoresetMode | None = None,
+) -> Environments:
+    """`count` environments of that name; `autoreset` forces a Gymnasium vector environment in that mode."""
+    if count < 1:
+        raise UserError(f"{count} environments were asked for; at least 1 is needed")
+    source, chosen = find(name), dict(options or {})
+    if source.spec is not None and atari.is_atari(source.spec):
+        return _atari(source, chosen, count, worker, autoreset)
+    if autoreset is not None:
+        return _forced(source, chosen, count, worker, render, autoreset)
+    if count >= _VECTOR_FROM and not render and (native := _native(source, chosen, count)) is not None:
+        return Vectorised(name, native, worker)
+    return OneByOne(name, functools.partial(_build, source, chosen, worker, render), count, worker)
+
+
+def describe(name: str, options: Mapping[str, Any] | None = None) -> EnvironmentSpec:
+    """What the environment of that name looks like: builds one, looks, closes it."""
+    environments = make(name, 1, options=options)
+    environments.close()
+    return environments.spec
+
+
+def evaluation_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The options under which a score is the game's own: Atari rewards unclipped, episodes whole games."""
+    raw = {"reward_clipping": False, "episodic_life": False} if atari.is_atari(find(name).spec) else {}
+    return {**(options or {}), **raw}
+
+
+def seeds(run_seed: int, worker: int, count: int, *key: int) -> list[int]:
+    """One independent 31-bit seed for each environment of a worker; `key` tells restarts or rounds apart."""
+    # The key goes behind the run's seed as a spawn key: SeedSequence([1]) equals SeedSequence([1, 0]).
+    sequences = [np.random.SeedSequence(run_seed, spawn_key=(worker, index, *key)) for index in range(count)]
+    return [int(sequence.generate_state(1)[0] >> 1) for sequence in sequences]
+
+
+def _build(source: Source, options: Mapping[str, Any], worker: int, render: bool, index: int) -> Env:
+    who = f"environment {index} of worker {worker}"
+    return source.build(options, render=render and index == 0, who=who)
+
+
+def _native(source: Source, options: Mapping[str, Any], count: int) -> Vector | None:
+    """The environment's own vector implementation, if it has one that takes these options."""
+    if (
+        source.spec is None
+        or source.spec.vector_entry_point is None
+        or options.get("max_episode_steps") == -1
+    ):
+        return None
+    try:
+        env: Vector = gym.make_vec(source.spec, count, vectorization_mode="vector_entry_point", **options)
+    except Exception:
+        return None  # one by one then, which says what is wrong if the options are
+    return env if isinstance(env.metadata.get("autoreset_mode"), AutoresetMode) else None
+
+
+def _forced(
+    source: Source, options: Mapping[str, Any], count: int, worker: int, render: bool, mode: AutoresetMode
+) -> Vectorised:
+    builds = [functools.partial(_build, source, options, worker, render, index) for index in range(count)]
+    return Vectorised(source.name, SyncVectorEnv(builds, autoreset_mode=mode), worker, seeding=list)
+
+
+def _atari(
+    source: Source, options: Mapping[str, Any], count: int, worker: int, mode: AutoresetMode | None
+) -> Vectorised:
+    assert source.spec is not None
+    try:
+        return atari.make(source.name, source.spec, options, count, worker, mode)
+    except Exception as error:
+        raise source.refusal(error, options, f"the vector environment of worker {worker}") from error

@@ -1,0 +1,183 @@
+"""Lanes: one environment's steps in time order, in a ring of preallocated arrays; numpy only.
+
+Every observation is stored once, in its own slot, with the action taken there, the reward that followed, and how the
+step ended. An episode of L steps takes L + 1 slots: the last holds its final observation and no action, so that a
+truncated step can bootstrap from it. Slots are numbered for ever; slot s of lane e lies at `[e, s % length]`.
+
+The arrays, the write positions among them, may be given from outside (shared memory): a writer fills a slot first and
+moves `head` afterwards, so a reader never sees half a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.errors import UserError
+from repertory.specs import EnvironmentSpec
+
+TERMINATED = 1
+TRUNCATED = 2
+FINAL = 4
+"""The slot holds a final observation: no action was taken there."""
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Shape and type of one array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Lanes:
+    """`count` rings of `length` slots each."""
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        count: int,
+        length: int,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self.spec, self.count, self.length = spec, count, length
+        if arrays is None:
+            arrays = {name: _allocate(field) for name, field in self.fields(spec, count, length).items()}
+        self.arrays = dict(arrays)
+        self.observation = self.arrays["observation"]
+        self.action = self.arrays["action"]
+        self.reward = self.arrays["reward"]
+        self.flags = self.arrays["flags"]
+        self.age = self.arrays["age"]
+        self.version = self.arrays["version"]
+        self.mask = self.arrays.get("mask")
+        self.head = self.arrays["head"]
+        self.start = self.arrays["start"]
+
+    @staticmethod
+    def fields(spec: EnvironmentSpec, count: int, length: int) -> dict[str, Field]:
+        """What has to be allocated, so that memory can be counted before it is taken."""
+        grid = (count, length)
+        fields = {
+            "observation": Field((*grid, *spec.observation.shape), spec.observation.dtype),
+            "action": Field(grid, "int32" if spec.actions > 128 else "int8"),
+            "reward": Field(grid, "float32"),
+            "flags": Field(grid, "uint8"),
+            "age": Field(grid, "int32"),
+            "version": Field(grid, "int32"),
+            "head": Field((count,), "int64"),
+            "start": Field((count,), "int64"),
+        }
+        if spec.masked:
+            fields["mask"] = Field((*grid, spec.actions), "bool")
+        return fields
+
+    @staticmethod
+    def length_for(capacity: int, count: int) -> int:
+        """Slots a lane so that all lanes together hold `capacity` steps, final observations aside."""
+        return -(-capacity // count) + 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def begin(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """An episode begins: `observation` is what the lane's next action is chosen in."""
+        self._place(lanes, self.head[lanes], observation, mask)
+        self.age[lanes, self.head[lanes] % self.length] = 0
+        self.start[lanes] = self.head[lanes]
+
+    def append(
+        self,
+        lanes: Indices,
+        action: NDArray[np.integer[Any]],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        observation: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        version: int,
+    ) -> None:
+        """One step: taken at the lane's head, it led to `observation` (the final one, where the episode ended)."""
+        here = self.head[lanes]
+        at = here % self.length
+        after = (here + 1) % self.length
+        self.action[lanes, at] = action
+        self.reward[lanes, at] = reward
+        self.version[lanes, at] = version
+        self._place(lanes, here + 1, observation, mask)
+        self.age[lanes, after] = self.age[lanes, at] + 1
+        ended = terminated | truncated
+        self.flags[lanes, after] = np.where(ended, np.uint8(FINAL), np.uint8(0))
+        self.flags[lanes, at] = terminated * np.uint8(TERMINATED) + truncated * np.uint8(TRUNCATED)
+        self.head[lanes] = here + 1 + ended
+        if ended.any():
+            self.start[lanes[ended]] = self.head[lanes[ended]]
+
+    def interrupt(self) -> None:
+        """End the running episodes as truncated, as before the environments are reset from outside."""
+        running = np.flatnonzero(self.head > self.start)
+        last = (self.head[running] - 1) % self.length
+        self.flags[running, last] |= TRUNCATED
+        self.flags[running, self.head[running] % self.length] = FINAL
+        self.head[running] += 1
+        self.start[running] = self.head[running]
+
+    def _place(
+        self, lanes: Indices, slots: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None
+    ) -> None:
+        at = slots % self.length
+        newest = observation[:, -1] if self.spec.observation.stack > 1 else observation
+        self.observation[lanes, at] = newest
+        self.flags[lanes, at] = 0
+        if self.mask is not None:
+            self.mask[lanes, at] = True if mask is None else mask
+
+    def index(self, lanes: Indices, slots: Indices) -> Indices:
+        """Where slots lie when the first two axes are read as one: `take` with it is the fastest gather."""
+        return lanes * self.length + slots % self.length
+
+    def stacks(self, lanes: Indices, slots: Indices, index: Indices) -> NDArray[Any]:
+        """Observations as a network sees them: the newest frame last, none from before the episode began."""
+        depth = self.spec.observation.stack
+        frames = self.observation.reshape(-1, *self.spec.observation.shape)
+        if depth == 1:
+            return frames.take(index, axis=0)
+        age = self.age.take(index)[:, None]
+        back = np.arange(depth - 1, -1, -1)
+        seen = frames.take(self.index(lanes[:, None], slots[:, None] - np.minimum(back, age)), axis=0)
+        if self.spec.observation.padding == "zero" and age.min(initial=depth) < depth - 1:
+            seen[back > age] = 0
+        return seen
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The arrays themselves, for a checkpoint."""
+        return dict(self.arrays)
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what a checkpoint holds."""
+        for name, array in self.arrays.items():
+            if state[name].shape != array.shape or state[name].dtype != array.dtype:
+                raise UserError(
+                    f"the checkpoint's {name} has shape {state[name].shape}, this run needs {array.shape}; "
+                    "resume with the options it was started with"
+                )
+            array[...] = state[name]
+
+
+def _allocate(field: Field) -> NDArray[Any]:
+    """Memory that the system hands out when it is first written, so an unfilled replay costs nothing."""
+    return np.zeros(field.shape, field.dtype)

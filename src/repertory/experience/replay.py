@@ -1,0 +1,214 @@
+"""Sampling from lanes: uniform, prioritised (Schaul et al. 2016), or only the newest; numpy only.
+
+Next observations, frame stacks and n-step returns are gathered when a batch is drawn; no sample crosses an episode's
+end. The reader keeps up with the writers by comparing `head` with what it saw last, so they need not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, Lanes
+from repertory.experience.priorities import PriorityTree
+
+
+class Sample(NamedTuple):
+    """A batch of steps: `[batch, ...]`, or `[updates, batch, ...]` after `reshape`."""
+
+    observation: NDArray[Any]
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    next_observation: NDArray[Any]
+    next_action: NDArray[np.int32]
+    next_mask: NDArray[np.bool_] | None
+    weight: NDArray[np.float32]
+    lane: Indices
+    slot: Indices
+    version: NDArray[np.int32]
+
+    def split(self, updates: int) -> Sample:
+        """The same as `updates` batches; weights are scaled so that each batch's largest is 1."""
+        rows = [None if x is None else x.reshape(updates, -1, *x.shape[1:]) for x in self]
+        batches = Sample(*rows)  # type: ignore[arg-type]
+        return batches._replace(weight=batches.weight / batches.weight.max(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Prioritization:
+    """α, and the floor that keeps every step possible."""
+
+    exponent: float = 0.6
+    floor: float = 1e-6
+
+
+class Replay:
+    """A reader of lanes that draws batches of n-step transitions."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        *,
+        n_step: int = 1,
+        discount: float = 0.99,
+        next_actions: bool = False,
+        prioritization: Prioritization | None = None,
+        guard: int = 0,
+    ) -> None:
+        self.lanes, self.n_step, self.next_actions, self.guard = lanes, n_step, next_actions, guard
+        self.discounts = discount ** np.arange(n_step + 1)
+        self._one_step_discount = np.array([discount, 0.0], np.float32)
+        self.prioritization = prioritization
+        self.low = np.zeros(lanes.count, np.int64)
+        self.ready = np.zeros(lanes.count, np.int64)
+        self.tree = PriorityTree(lanes.count * lanes.length) if prioritization else None
+        self.highest = 1.0
+        self._written = b""
+
+    def __len__(self) -> int:
+        """Slots that can be drawn from, final observations included."""
+        return int((self.ready - self.low).sum())
+
+    def refresh(self) -> None:
+        """Take in what was written since the last call."""
+        lanes = self.lanes
+        lookahead = self.n_step + self.next_actions
+        start, head = lanes.start.copy(), lanes.head.copy()
+        written = start.tobytes() + head.tobytes()
+        if written == self._written:
+            return
+        self._written = written
+        ready = np.maximum(np.maximum(head - lookahead + 1, start), self.ready)
+        low = np.maximum(head + (1 + self.guard - lanes.length), 0)
+        low += np.where(low > 0, lanes.spec.observation.stack - 1, 0)
+        if self.tree is not None:
+            self._reprioritize(self.tree, ready, low)
+        self.ready, self.low = ready, np.minimum(low, ready)
+
+    def _reprioritize(self, tree: PriorityTree, ready: Indices, low: Indices) -> None:
+        """New steps get the highest priority seen, steps about to be overwritten get none."""
+        lanes, slots = _ranges(np.maximum(self.ready, low), ready)
+        gone_lanes, gone_slots = _ranges(self.low, np.minimum(low, self.ready))
+        fresh = self.lanes.index(lanes, slots)
+        is_step = (self.lanes.flags.take(fresh) & FINAL) == 0
+        leaves = np.concatenate([self.lanes.index(gone_lanes, gone_slots), fresh])
+        if len(leaves):
+            values = np.concatenate([np.zeros(len(gone_lanes)), np.where(is_step, self.highest, 0.0)])
+            tree.set(leaves, values)
+
+    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
+        """`size` steps; `importance` is β, the exponent that weighs unequal sampling back."""
+        self.refresh()
+        if self.tree is None:
+            lane, slot = self._draw_uniform(size, rng)
+            return self.gather(lane, slot, np.ones(size, np.float32))
+        leaf = self.tree.sample(rng.random(size))
+        lane, position = leaf // self.lanes.length, leaf % self.lanes.length
+        head = self.lanes.head[lane]
+        slot = head - (head - position) % self.lanes.length
+        share = self.tree.get(leaf) * (max(len(self), 1) / self.tree.total)
+        return self.gather(lane, slot, (share**-importance).astype(np.float32))
+
+    def _draw_uniform(self, size: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Equal chances for every step: draw among all slots, and again for those that hold no step."""
+        ends = np.cumsum(self.ready - self.low)
+        offset = self.low - (ends - (self.ready - self.low))
+        lane, slot = np.empty(size, np.int64), np.empty(size, np.int64)
+        missing = np.arange(size)
+        while len(missing):
+            drawn = rng.integers(0, ends[-1], len(missing))
+            lanes = np.searchsorted(ends, drawn, side="right")
+            slots = drawn + offset[lanes]
+            lane[missing], slot[missing] = lanes, slots
+            missing = missing[(self.lanes.flags.take(self.lanes.index(lanes, slots)) & FINAL) != 0]
+        return lane, slot
+
+    def newest(self, size: int) -> Sample | None:
+        """The newest complete step of each lane, or of the `size` lanes last written: learning without a memory."""
+        self.refresh()
+        slot = self.ready - 1
+        for _ in range(2):
+            final = (self.lanes.flags.take(self.lanes.index(np.arange(self.lanes.count), slot)) & FINAL) != 0
+            slot = slot - final
+        lane = np.flatnonzero(slot >= self.low)[:size]
+        return self.gather(lane, slot[lane], np.ones(len(lane), np.float32)) if len(lane) else None
+
+    def gather(self, lane: Indices, slot: Indices, weight: NDArray[np.float32]) -> Sample:
+        """The transitions that begin at these steps."""
+        lanes = self.lanes
+        at = lanes.index(lane, slot)
+        if self.n_step == 1:
+            reward, after = lanes.reward.take(at), slot + 1
+            discount = self._one_step_discount.take(lanes.flags.take(at) & TERMINATED)
+        else:
+            reward, discount, after = self._n_step(lane, slot)
+        after_at = lanes.index(lane, after)
+        next_action = np.full(len(lane), -1, np.int32)
+        if self.next_actions:
+            known = (lanes.flags.take(after_at) & FINAL) == 0
+            next_action = np.where(known, lanes.action.take(after_at), -1).astype(np.int32)
+        return Sample(
+            observation=lanes.stacks(lane, slot, at),
+            action=lanes.action.take(at).astype(np.int32),
+            reward=reward,
+            discount=discount,
+            next_observation=lanes.stacks(lane, after, after_at),
+            next_action=next_action,
+            next_mask=None if lanes.mask is None else lanes.mask.reshape(-1, lanes.mask.shape[-1])[after_at],
+            weight=weight,
+            lane=lane,
+            slot=slot,
+            version=lanes.version.take(at),
+        )
+
+    def _n_step(
+        self, lane: Indices, slot: Indices
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], Indices]:
+        """Sum of discounted rewards up to n steps or the episode's end, and where to bootstrap from."""
+        window = self.lanes.index(lane[:, None], slot[:, None] + np.arange(self.n_step))
+        flags = self.lanes.flags.take(window)
+        ended = (flags & (TERMINATED | TRUNCATED)) != 0
+        live = (np.cumsum(ended, axis=1) - ended) == 0
+        steps = live.sum(axis=1)
+        reward = (self.lanes.reward.take(window) * live) @ self.discounts[:-1]
+        terminated = (((flags & TERMINATED) != 0) & live).any(axis=1)
+        discount = np.where(terminated, 0.0, self.discounts[steps])
+        return reward.astype(np.float32), discount.astype(np.float32), slot + steps
+
+    def update_priorities(self, lane: Indices, slot: Indices, errors: NDArray[np.float32]) -> None:
+        """Priorities of the steps just learned from; those overwritten meanwhile are left alone."""
+        if self.tree is None or self.prioritization is None:
+            return
+        lane, slot, errors = lane.ravel(), slot.ravel(), errors.ravel()
+        values = (errors.astype(np.float64) + self.prioritization.floor) ** self.prioritization.exponent
+        kept = slot >= self.low[lane]
+        if not kept.all():
+            lane, slot, values = lane[kept], slot[kept], values[kept]
+        if len(values):
+            self.highest = max(self.highest, float(values.max()))
+            self.tree.set(self.lanes.index(lane, slot), values)
+
+    def state(self) -> dict[str, Any]:
+        """What the lanes themselves do not hold."""
+        tree = self.tree.state() if self.tree is not None else {}
+        return {"low": self.low, "ready": self.ready, "highest": self.highest, "tree": tree}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue as if never interrupted."""
+        self.low, self.ready = np.array(state["low"]), np.array(state["ready"])
+        self.highest = float(state["highest"])
+        if self.tree is not None:
+            self.tree.load_state(state["tree"])
+
+
+def _ranges(low: Indices, high: Indices) -> tuple[Indices, Indices]:
+    """Lane and slot of every number in `[low, high)` of each lane, flat."""
+    counts = np.maximum(high - low, 0)
+    lanes = np.repeat(np.arange(len(low)), counts)
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return lanes, low[lanes] + offsets

@@ -1,0 +1,117 @@
+"""The actor: plays its environments and writes what happens into its lanes; sees only ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.environments import Environments, Step
+from repertory.roles.exploration import generator, random_actions
+from repertory.roles.ports import Counters, ExperienceSink, Policy
+from repertory.roles.stopwatch import Stopwatch
+
+
+class Actor:
+    """One vector of environments and the policy that plays them."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        policy: Policy,
+        experience: ExperienceSink,
+        counters: Counters,
+        epsilon: Callable[[int], float],
+        *,
+        first_lane: int,
+        seed: int,
+        rank: int,
+        watch: Stopwatch,
+    ) -> None:
+        self.environments, self.policy, self.experience = environments, policy, experience
+        self.counters, self.epsilon, self.watch = counters, epsilon, watch
+        self.rank, self.rng = rank, generator(seed, rank, 1)
+        self.lanes = first_lane + np.arange(environments.count)
+        self.returns = np.zeros(environments.count)
+        self.lengths = np.zeros(environments.count, np.int64)
+        self.finished: list[tuple[float, int]] = []
+        self._waiting: NDArray[np.bool_] | None = None
+
+    def restart(self, seeds: list[int]) -> None:
+        """Begin anew in every environment; episodes that were running count in no statistic."""
+        self.observation, self.mask = self.environments.reset(seeds)
+        self.experience.begin(self.lanes, self.observation, self.mask)
+        self.returns[:] = 0.0
+        self.lengths[:] = 0
+        self._waiting = None
+
+    def step(self) -> bool:
+        """One step in every environment, once the policy has answered."""
+        actions = self._choose()
+        if actions is None:
+            return False
+        self.watch.lap("act")
+        result = self.environments.step(actions)
+        self.watch.lap("environment")
+        self._store(actions, result)
+        self._account(result)
+        self.watch.lap("store")
+        return True
+
+    def _choose(self) -> NDArray[np.integer[Any]] | None:
+        """ε-greedy actions; the policy is not asked where chance decides for every environment."""
+        if self._waiting is None:
+            self._waiting = self.rng.random(self.environments.count) < self.epsilon(self.counters.env_steps)
+            if not self._waiting.all():
+                self.policy.submit(self.observation, self.mask)
+        explore = self._waiting
+        greedy = None if explore.all() else self.policy.poll()
+        if greedy is None and not explore.all():
+            return None
+        self._waiting = None
+        if not explore.any():
+            return greedy
+        chance = random_actions(self.rng, len(explore), self.environments.spec.actions, self.mask)
+        return chance if greedy is None else np.where(explore, chance, greedy)
+
+    def _store(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
+        """Into the lanes: the steps taken, then the episodes begun."""
+        rows: Any = slice(None) if result.stepped.all() else np.flatnonzero(result.stepped)
+        lanes = self.lanes[rows]
+        self.experience.append(
+            lanes,
+            actions[rows],
+            result.reward[rows],
+            result.terminated[rows],
+            result.truncated[rows],
+            result.observation[rows],
+            None if result.mask is None else result.mask[rows],
+            self.policy.version,
+        )
+        self.counters.env_steps += len(lanes)
+        self.observation, self.mask = result.onward()
+        begun = result.begun
+        if begun.any():
+            mask = None if self.mask is None else self.mask[begun]
+            self.experience.begin(self.lanes[begun], self.observation[begun], mask)
+
+    def _account(self, result: Step) -> None:
+        """Returns and lengths of episodes, as they end."""
+        self.returns += np.where(result.stepped, result.reward, 0.0)
+        self.lengths += result.stepped
+        ended = (result.terminated | result.truncated) & result.stepped
+        if ended.any():
+            self.finished += zip(self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
+            self.returns[ended] = 0.0
+            self.lengths[ended] = 0
+
+    def state(self) -> dict[str, Any]:
+        """The exploration stream; the environments themselves start anew."""
+        return {"rng": dict(self.rng.bit_generator.state), "policy": self.policy.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the exploration stream."""
+        self.rng.bit_generator.state = dict(state["rng"])
+        self.policy.load_state(state["policy"])

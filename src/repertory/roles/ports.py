@@ -1,0 +1,88 @@
+"""What roles see of the world: small protocols that never block for ever; imports numpy only.
+
+Which process, queue or array stands behind a port is the engine's affair. They lie here, below the engines, because
+roles import them and imports point down only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.replay import Sample
+
+
+class Weights(Protocol):
+    """A board with the newest weight vector."""
+
+    def publish(self, version: int, weights: Any) -> None:
+        """Put up weights that `version` updates stand behind."""
+
+    def latest(self) -> tuple[int, Any]:
+        """The newest version and its weights."""
+
+
+class Policy(Protocol):
+    """Answers observations with actions, now or later: ask once, poll until there is an answer."""
+
+    def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """Ask for actions."""
+
+    def poll(self) -> NDArray[np.integer[Any]] | None:
+        """The actions, or None if they are not there yet."""
+
+    @property
+    def version(self) -> int:
+        """The weights' version behind the last answer."""
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint keeps of it."""
+
+    def load_state(self, state: dict[str, int]) -> None:
+        """Take that over."""
+
+
+class ExperienceSink(Protocol):
+    """Where an actor writes its steps: its own lanes, numbered from 0."""
+
+    def begin(
+        self, lanes: NDArray[np.int64], observation: NDArray[Any], mask: NDArray[np.bool_] | None
+    ) -> None:
+        """Episodes begin in these lanes."""
+
+    def append(
+        self,
+        lanes: NDArray[np.int64],
+        action: NDArray[np.integer[Any]],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        observation: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        version: int,
+    ) -> None:
+        """One step in each of these lanes."""
+
+
+class ExperienceSource(Protocol):
+    """Where a learner draws batches."""
+
+    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
+        """`size` steps."""
+
+    def newest(self, size: int) -> Sample | None:
+        """The newest step of each of at most `size` lanes."""
+
+    def update_priorities(
+        self, lane: NDArray[np.int64], slot: NDArray[np.int64], errors: NDArray[np.float32]
+    ) -> None:
+        """What learning from those steps showed."""
+
+
+class Counters(Protocol):
+    """Counts that all roles share."""
+
+    env_steps: int
+    updates: int

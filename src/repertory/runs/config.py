@@ -1,0 +1,248 @@
+"""A run's configuration: composes the options of the rooms below, and refuses what can't work, in one sentence."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import tyro
+
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.q_learning import QLearningOptions
+from repertory.errors import UserError, nearest
+
+AGENTS = ("dqn", "rainbow", "sarsa")
+ENGINES = ("inline",)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Train an agent on an environment."""
+
+    environment: tyro.conf.Positional[str]
+    """A Gymnasium id, `module:Id`, or `path/file.py:factory`."""
+    agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "dqn"
+    """Which agent: dqn, rainbow (every part on), sarsa."""
+    topology: str = "single"
+    """Who does what; `repertory show single` draws it."""
+    engine: str = "inline"
+    """What hosts the roles."""
+    env_steps: int = 100_000
+    """Stop after this many env steps (agent decisions, all environments added up)."""
+    seconds: float | None = None
+    """Stop after this many seconds of training."""
+    target_score: float | None = None
+    """Stop as soon as an evaluation's mean reaches this."""
+    eval_every: int = 10_000
+    """Env steps between evaluations."""
+    eval_episodes: int = 20
+    """Greedy episodes of an evaluation."""
+    eval_max_steps: int = 30_000
+    """Steps after which an evaluation episode counts as it stands."""
+    seed: int = 0
+    """Everything random in the run follows from it."""
+    name: str | None = None
+    """The run directory's name; by default made of environment, seed and time."""
+    runs_dir: Path = Path("runs")
+    """Where run directories lie."""
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print what would be done, and stop."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """No live view."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as one JSON line and nothing else."""
+    env_option: tuple[str, ...] = ()
+    """KEY=VALUE handed to the environment's constructor."""
+    actors: int = 1
+    """Actors; each plays its own environments."""
+    envs_per_actor: int = 1
+    """Environments that each actor steps together."""
+    log_every: int = 1_000
+    """Env steps between lines of metrics."""
+    checkpoint_every: int = 10_000
+    """Env steps between checkpoints; running episodes are cut there, so that a resumed run is the same run."""
+    keep_checkpoints: int = 2
+    """How many checkpoints are kept."""
+    agent: QLearningOptions = field(default_factory=QLearningOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+
+
+def environment_options(options: RunOptions) -> dict[str, Any]:
+    """`KEY=VALUE` texts as a dictionary; values are Python literals where they can be read as such."""
+    result: dict[str, Any] = {}
+    for text in options.env_option:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise UserError(f"--env-option takes KEY=VALUE, not {text!r}")
+        try:
+            result[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            result[key] = {"true": True, "false": False}.get(value.lower(), value)
+    return result
+
+
+POSITIVE = (
+    "env_steps", "eval_every", "eval_episodes", "eval_max_steps", "actors", "envs_per_actor", "log_every",
+    "checkpoint_every", "keep_checkpoints", "agent.batch_size", "agent.learning_rate", "agent.n_step",
+    "agent.target_period", "agent.replay_capacity", "agent.replay_ratio", "agent.updates_per_call",
+    "agent.optimizer_epsilon",
+)  # fmt: skip
+NOT_NEGATIVE = (
+    "seed", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm", "agent.importance_steps",
+)  # fmt: skip
+SHARES = (
+    "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
+    "agent.importance_exponent",
+)  # fmt: skip
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of an option."""
+    return "--" + name.replace("_", "-")
+
+
+def check(options: RunOptions) -> RunOptions:
+    """The same options, or a sentence that says which one can't be."""
+    for name in POSITIVE:
+        if not value_of(options, name) > 0:
+            raise UserError(f"{flag(name)} must be above 0, not {value_of(options, name)}")
+    for name in NOT_NEGATIVE:
+        if value_of(options, name) < 0:
+            raise UserError(f"{flag(name)} must not be negative, it is {value_of(options, name)}")
+    for name in SHARES:
+        if not 0 <= value_of(options, name) <= 1:
+            raise UserError(f"{flag(name)} must lie between 0 and 1, it is {value_of(options, name)}")
+    if options.seconds is not None and options.seconds <= 0:
+        raise UserError(f"--seconds must be above 0, not {options.seconds}")
+    if options.agent_name not in AGENTS:
+        raise UserError(f"unknown agent {options.agent_name!r}{nearest(options.agent_name, AGENTS)}")
+    if options.engine not in ENGINES:
+        raise UserError(f"unknown engine {options.engine!r}{nearest(options.engine, ENGINES)}")
+    if not options.network.hidden or min(options.network.hidden) < 1:
+        raise UserError(f"--network.hidden needs widths above 0, not {options.network.hidden}")
+    _check_agent(options.agent)
+    return options
+
+
+def _check_agent(agent: QLearningOptions) -> None:
+    """Pairs that contradict each other."""
+    if agent.distributional and agent.atoms < 2:
+        raise UserError(f"--agent.atoms must be at least 2, not {agent.atoms}")
+    if agent.value_min >= agent.value_max:
+        raise UserError(
+            f"--agent.value-min {agent.value_min} must lie below --agent.value-max {agent.value_max}"
+        )
+    if agent.replay and agent.replay_capacity < max(agent.batch_size, agent.learning_starts):
+        raise UserError(
+            f"--agent.replay-capacity {agent.replay_capacity} can't hold --agent.learning-starts "
+            f"{agent.learning_starts} steps and a batch of {agent.batch_size}; make it larger"
+        )
+    if agent.prioritized and not agent.replay:
+        raise UserError("--agent.prioritized needs a replay; drop it or drop --agent.no-replay")
+    if agent.epsilon_end > agent.epsilon_start:
+        raise UserError(
+            f"--agent.epsilon-end {agent.epsilon_end} lies above --agent.epsilon-start {agent.epsilon_start}"
+        )
+
+
+def resolve(options: RunOptions) -> RunOptions:
+    """What follows from other options: an agent's name switches its parts, no replay learns each step once."""
+    agent = options.agent
+    if options.agent_name == "sarsa":
+        agent = dataclasses.replace(agent, sarsa=True)
+    if not agent.replay:
+        count = options.actors * options.envs_per_actor
+        agent = dataclasses.replace(
+            agent,
+            batch_size=count,
+            replay_ratio=1.0,
+            updates_per_call=1,
+            learning_starts=count * (agent.n_step + 1),
+            replay_capacity=count * (agent.n_step + 64),
+        )
+    return dataclasses.replace(options, agent=agent)
+
+
+def value_of(options: Any, name: str) -> Any:
+    """The value at a dotted name."""
+    for part in name.split("."):
+        options = getattr(options, part)
+    return options
+
+
+def names_of(cls: type, prefix: str = "") -> list[str]:
+    """Dotted names of all options."""
+    names = []
+    hints = get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        kind = hints[item.name]
+        if dataclasses.is_dataclass(kind):
+            names += names_of(kind, f"{prefix}{item.name}.")  # type: ignore[arg-type]
+        else:
+            names.append(prefix + item.name)
+    return names
+
+
+def change(options: Any, changes: Mapping[str, Any], prefix: str = "") -> Any:
+    """Options with the changes made; an unknown key is an error that names the nearest."""
+    known = {item.name for item in dataclasses.fields(options)}
+    values = {}
+    for key, value in changes.items():
+        if key not in known:
+            raise UserError(f"unknown option {prefix + key!r}{nearest(key, known)}")
+        current = getattr(options, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise UserError(f"option {prefix + key!r} takes a dictionary of options, not {value!r}")
+            values[key] = change(current, value, f"{prefix}{key}.")
+        else:
+            values[key] = _as_kind(type(options), key, value, prefix)
+    return dataclasses.replace(options, **values)
+
+
+def _as_kind(cls: type, key: str, value: Any, prefix: str) -> Any:
+    """The value as the option's type, or an error."""
+    kinds = _kinds(get_type_hints(cls)[key])
+    if isinstance(value, list):
+        value = tuple(value)
+    if Path in kinds and isinstance(value, str):
+        return Path(value)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    literals = [kind for kind in kinds if isinstance(kind, str)]
+    if literals and value not in literals:
+        raise UserError(f"option {prefix + key!r} is {value!r}{nearest(str(value), literals)}")
+    types = tuple(kind for kind in kinds if isinstance(kind, type))
+    if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+        names = " or ".join(kind.__name__ for kind in types)
+        raise UserError(f"option {prefix + key!r} must be {names}, not {value!r}")
+    return value
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The types and literals that a hint allows."""
+    if isinstance(hint, type):
+        return [hint]
+    origin = get_origin(hint)
+    if origin is tuple:
+        return [tuple]
+    return [kind for argument in get_args(hint) for kind in ([argument] if isinstance(argument, str) else _kinds(argument))]
+
+
+def to_dict(options: RunOptions) -> dict[str, Any]:
+    """As JSON values."""
+    values = dataclasses.asdict(options)
+    values["runs_dir"] = str(options.runs_dir)
+    return values
+
+
+def from_dict(values: Mapping[str, Any]) -> RunOptions:
+    """What `to_dict` wrote."""
+    values = dict(values)
+    blank = RunOptions(environment=str(values.pop("environment")))
+    options: RunOptions = change(blank, values)
+    return options

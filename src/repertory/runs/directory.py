@@ -1,0 +1,242 @@
+"""The directory of one run, and the list of all runs. Imports our errors and its neighbour `origin`.
+
+    runs/cartpole-v1-s0-20261115-204500/
+      config.json     the configuration, and what it ran with: versions, command line, git commit, start time
+      git.diff        the changes that were not committed, if the current directory is a git checkout
+      metrics.jsonl   tensorboard/   checkpoints/   result.json
+
+JSON files are written beside their place and renamed, so they are whole or not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from repertory.errors import UserError, nearest
+from repertory.runs.origin import origin_of_this_process
+
+TAIL_BYTES = 1 << 16
+NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f\x7f.-][^/\\:*?\"<>|\x00-\x1f\x7f]{0,199}")
+
+
+class RunDirectory:
+    """Where the files of one run lie, and the small ones among them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.json"
+        self.metrics_path = path / "metrics.jsonl"
+        self.result_path = path / "result.json"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+
+    @classmethod
+    def create(cls, runs_dir: Path, name: str) -> RunDirectory:
+        """A new, empty run."""
+        path = Path(runs_dir) / check_name(name)
+        try:
+            Path(runs_dir).mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            raise UserError(
+                f"{path} exists already; go on with it by 'repertory resume {name}', or choose another --name"
+            ) from None
+        except OSError as error:
+            raise UserError(f"{path} cannot be made: {error.strerror}; choose another --runs-dir") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path, runs_dir: Path) -> RunDirectory:
+        """An existing run, by its name in `runs_dir` or by its path."""
+        places = [Path(runs_dir) / path, Path(path).expanduser()]
+        for place in places:
+            if (place / "config.json").is_file():
+                return cls(place)
+        if any(place.is_dir() for place in places):
+            raise UserError(f"{path} is no run: it has no config.json")
+        names = [found.name for found in _run_paths(Path(runs_dir))]
+        known = nearest(Path(path).name, names) if names else f"; there are no runs in {runs_dir}"
+        raise UserError(f"there is no run {str(path)!r}{known}")
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Save the configuration with what it runs with; `git.diff` beside it."""
+        origin, diff = origin_of_this_process()
+        if diff:
+            (self.path / "git.diff").write_bytes(diff)
+        write_json(self.config_path, {"config": dict(config), "origin": origin})
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration as it was given to `write_config`."""
+        return _entry(self.config_path, "config")
+
+    def read_origin(self) -> dict[str, Any]:
+        """What the run was started with: `started`, `command`, `versions`, `git`."""
+        return _entry(self.config_path, "origin")
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Save how the run ended; numbers that are not finite become null."""
+        write_json(self.result_path, _finite(dict(result)))
+
+    def read_result(self) -> dict[str, Any] | None:
+        """How the run ended, or None while it has not."""
+        return read_json(self.result_path) if self.result_path.exists() else None
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep other processes from training this run; the system lets go of it when this process dies."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            if not _lock(descriptor):
+                raise UserError(f"{self.path} is being trained by another process; stop that one first")
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def check_name(name: str) -> str:
+    """The name of a run, if it can be the name of a directory anywhere."""
+    if (
+        not name
+        or name[0] in ".-"
+        or len(name) > 200
+        or not re.fullmatch(r"[^/\\:*?\"<>|\x00-\x1f\x7f]+", name)
+    ):
+        raise UserError(f"{name!r} cannot be the name of a run; use letters, digits, '.', '_' and '-'")
+    return name
+
+
+def fresh_name(environment: str, seed: int, now: datetime, runs_dir: Path | None = None) -> str:
+    """`cartpole-v1-s0-20261115-204500`; with `runs_dir`, a name that is not taken there."""
+    slug = re.sub(r"[^a-z0-9]+", "-", environment.lower()).strip("-")[:80] or "run"
+    base = name = f"{slug}-s{seed}-{now:%Y%m%d-%H%M%S}"
+    count = 1
+    while runs_dir is not None and (runs_dir / name).exists():
+        count += 1
+        name = f"{base}-{count}"
+    return name
+
+
+def list_runs(runs_dir: Path) -> list[dict[str, Any]]:
+    """Name, environment, status, env_steps, score and time of the last change of every run, oldest first."""
+    return sorted((_summary(path) for path in _run_paths(runs_dir)), key=lambda run: str(run["updated"]))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file whole, or leave it as it was."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; a `UserError` if there is none."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path} cannot be read as a JSON object") from None
+
+
+def _entry(path: Path, key: str) -> dict[str, Any]:
+    value = read_json(path).get(key)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is not the configuration of a run: it has no {key!r}")
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _lock(descriptor: int, seconds: float = 0.5) -> bool:
+    """Whether the directory could be locked; tried for a while, as a listing holds it for an instant."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.02)
+        except OSError:
+            return True  # a file system without locks: better no guard than no training
+        else:
+            return True
+
+
+def _run_paths(runs_dir: Path) -> list[Path]:
+    return sorted(path.parent for path in runs_dir.glob("*/config.json"))
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    run = RunDirectory(path)
+    result = _read_or_empty(run.result_path)
+    seen = _last_values(run.metrics_path, ("env_steps", "score")) | result
+    environment = _read_or_empty(run.config_path).get("config", {}).get("environment")
+    return {
+        "name": path.name,
+        "environment": environment,
+        "status": _status(path, result),
+        "env_steps": seen.get("env_steps"),
+        "score": seen.get("score"),
+        "updated": _iso(_last_change(run)),
+    }
+
+
+def _status(path: Path, result: Mapping[str, Any]) -> str:
+    """`running` while a process holds the run; else what the result says; else `interrupted`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if not _lock(descriptor, seconds=0):
+            return "running"
+    finally:
+        os.close(descriptor)
+    return str(result.get("status", "finished")) if result else "interrupted"
+
+
+def _last_change(run: RunDirectory) -> float:
+    files = [run.config_path, run.metrics_path, run.result_path]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def _read_or_empty(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except UserError:
+        return {}
+
+
+def _last_values(jsonl: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    """The last value of each key near the end of the metrics; the whole file may be long."""
+    if not jsonl.exists():
+        return {}
+    with jsonl.open("rb") as file:
+        file.seek(max(0, jsonl.stat().st_size - TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    found: dict[str, Any] = {}
+    for line in lines:
+        with suppress(ValueError):  # the first and the last may be halves
+            values = json.loads(line)
+            found |= {key: values[key] for key in keys if values.get(key) is not None}
+    return found

@@ -1,0 +1,113 @@
+"""A trained agent, loaded to play: greedy actions, evaluation, recording."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.agents.agent import Agent
+from repertory.engines.inline import EVALUATION_WORKER
+from repertory.engines.plan import Plan
+from repertory.errors import UserError, missing_extra
+from repertory.experience import environments
+from repertory.experience.spaces import Encoder
+from repertory.roles.evaluator import Episodes, Evaluator
+from repertory.runs import checkpoint
+from repertory.runs.config import from_dict
+from repertory.runs.directory import RunDirectory
+from repertory.runs.staging import stage
+from repertory.runtime import keep_compiled_programs
+
+FRAMES_PER_S = 30
+
+
+class Player:
+    """An agent with the weights of a checkpoint."""
+
+    def __init__(self, plan: Plan, agent: Agent, weights: NDArray[np.float32]) -> None:
+        self.plan, self.agent, self.weights = plan, agent, jnp.asarray(weights)
+
+    def act(self, observation: Any, action_mask: Any = None) -> int:
+        """The greedy action for one observation, as the environment returns it."""
+        encoded = self._encode(observation)
+        mask = None if action_mask is None else np.asarray(action_mask, bool)[None]
+        return int(self.agent.act(self.weights, encoded[None], mask, None)[0])
+
+    def _encode(self, observation: Any) -> NDArray[Any]:
+        seen = self.plan.spec.observation
+        if isinstance(observation, np.ndarray) and observation.shape == seen.seen_shape:
+            return observation.astype(seen.dtype, copy=False)
+        space = environments.observation_space(self.plan.environment, self.plan.environment_options)
+        return Encoder(space).one(observation)
+
+    def evaluate(self, episodes: int, seed: int) -> Episodes:
+        """Whole greedy episodes from seeds of this seed."""
+        stage_ = environments.make(
+            self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_WORKER
+        )
+        try:
+            evaluator = Evaluator(self.agent, stage_, max_steps=self.plan.eval_max_steps)
+            return evaluator.evaluate(self.weights, environments.seeds(seed, EVALUATION_WORKER, episodes))
+        finally:
+            stage_.close()
+
+    def record(self, path: Path, seed: int) -> Episodes:
+        """One greedy episode as a film, mp4 or gif by the file's ending."""
+        writer = _film(path)
+        stage_ = environments.make(
+            self.plan.environment,
+            1,
+            options=self.plan.evaluation_options,
+            worker=EVALUATION_WORKER,
+            render=True,
+        )
+        try:
+            evaluator = Evaluator(self.agent, stage_, max_steps=self.plan.eval_max_steps)
+            seeds = environments.seeds(seed, EVALUATION_WORKER, 1)
+            return evaluator.evaluate(self.weights, seeds, watch=lambda: writer.append_data(_even(stage_.render())))
+        finally:
+            writer.close()
+            stage_.close()
+
+
+def _film(path: Path) -> Any:
+    if path.suffix not in (".mp4", ".gif"):
+        raise UserError(f"--record writes .mp4 or .gif, not {path.name!r}")
+    try:
+        import imageio.v2 as imageio
+
+        if path.suffix == ".gif":
+            return imageio.get_writer(path, duration=1000 / FRAMES_PER_S, loop=0)
+        import imageio_ffmpeg  # noqa: F401
+
+        return imageio.get_writer(path, fps=FRAMES_PER_S, macro_block_size=1)
+    except ImportError:
+        raise missing_extra("--record", "video") from None
+    except OSError as error:
+        raise UserError(f"--record can't write {path}: {error.strerror or error}") from None
+
+
+def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Width and height as even numbers, which the mp4 codec asks for."""
+    return frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
+
+
+@lru_cache(maxsize=4)
+def load_player(path: Path) -> Player:
+    """The agent of a run, from its newest checkpoint."""
+    keep_compiled_programs()
+    directory = RunDirectory(path)
+    newest = checkpoint.latest(directory.checkpoints)
+    if newest is None:
+        raise UserError(f"{path} has no whole checkpoint yet; train or resume it first")
+    _, plan, agent = stage(from_dict(directory.read_config()))
+    saved = checkpoint.load(newest, parts=["learner"])["learner"]["learned"]
+    weights = np.array(saved["00"])
+    if weights.shape != (agent.layout.size,):
+        raise UserError(f"{newest} holds {weights.size} weights, but the network has {agent.layout.size}")
+    return Player(plan, agent, weights)

@@ -1,0 +1,266 @@
+"""One run from start to end: drives an engine, logs, evaluates, saves, and always leaves a result behind."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from repertory.engines.inline import InlineEngine
+from repertory.runs import checkpoint
+from repertory.runs.config import RunOptions
+from repertory.runs.directory import RunDirectory
+from repertory.runs.metrics import MetricsWriter
+from repertory.runs.progress import Progress, make_progress
+
+
+@dataclass
+class History:
+    """What the run has been through; travels with its checkpoints."""
+
+    evaluations: list[dict[str, float | int]] = field(default_factory=list)
+    seconds: float = 0.0
+    resumes: int = 0
+
+
+class Cadence:
+    """Due at every multiple of `every`, once."""
+
+    def __init__(self, every: int, now: int) -> None:
+        self.every = every
+        self.next = (now // every + 1) * every
+
+    def due(self, now: int) -> bool:
+        """Whether a multiple was reached since the last time it was."""
+        if now < self.next:
+            return False
+        self.next = (now // self.every + 1) * self.every
+        return True
+
+
+class Session:
+    """A run that is under way."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        engine: InlineEngine,
+        directory: RunDirectory,
+        history: History,
+        *,
+        called_at: float,
+        resumed: bool,
+    ) -> None:
+        self.options, self.engine, self.directory, self.history = options, engine, directory, history
+        now = engine.counters.env_steps
+        self.log_due = Cadence(options.log_every, now)
+        self.eval_due = Cadence(options.eval_every, now)
+        self.save_due = Cadence(options.checkpoint_every, now)
+        self.called_at, self.resumed = called_at, resumed
+        self.startup_s = 0.0
+        self.stop_asked = False
+        self._process = psutil.Process()
+        self._rate = (0.0, now, engine.counters.updates)
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end, whichever comes first; returns the result that was written."""
+        now = self.engine.counters.env_steps
+        self.metrics = MetricsWriter(
+            self.directory.metrics_path,
+            self.directory.tensorboard,
+            resume_at=now if self.resumed else None,
+        )
+        self.view: Progress = make_progress(
+            quiet=self.options.quiet,
+            json=self.options.json,
+            title=f"{self.options.environment} · {self.options.agent_name} · {self.options.topology}",
+            total_env_steps=self.options.env_steps,
+            total_seconds=self.options.seconds,
+        )
+        try:
+            with self._signals():
+                return self._train()
+        except BaseException as error:
+            self._finish("failed", error=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self.view.close()
+            self.metrics.close()
+            self.engine.close()
+
+    def _train(self) -> dict[str, Any]:
+        self.engine.start()
+        self.startup_s = time.time() - self.called_at
+        self.began = time.perf_counter() - self.history.seconds
+        self._rate = (self.seconds, *self._rate[1:])
+        status = "completed"
+        for _ in self.engine.rounds():
+            now = self.engine.counters.env_steps
+            status = self._attend(now)
+            if status:
+                break
+        if status != "interrupted" and not self._evaluated(now):
+            self._evaluate(now)
+        self._log(now)
+        if not self._saved(now):
+            self._save(now, exact=False)
+        return self._finish(status)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return time.perf_counter() - self.began
+
+    def _attend(self, now: int) -> str:
+        """What is due after a round; a status if the run ends here."""
+        evaluating = self.eval_due.due(now)
+        if evaluating:
+            self._evaluate(now)
+        saving = self.save_due.due(now)
+        logging = self.log_due.due(now)
+        if logging or evaluating or saving:
+            self._log(now)
+        if saving:
+            self._save(now, exact=True)
+            self.engine.start()
+        return self._ended(now)
+
+    def _ended(self, now: int) -> str:
+        options = self.options
+        if self.stop_asked:
+            return "interrupted"
+        if options.target_score is not None and self._evaluated(now) and self.score >= options.target_score:
+            return "solved"
+        if now >= options.env_steps:
+            return "completed"
+        if options.seconds is not None and self.seconds >= options.seconds:
+            return "completed"
+        return ""
+
+    @property
+    def score(self) -> float:
+        """Mean of the last evaluation."""
+        return float(self.history.evaluations[-1]["mean"]) if self.history.evaluations else float("nan")
+
+    def _evaluated(self, now: int) -> bool:
+        return bool(self.history.evaluations) and self.history.evaluations[-1]["env_steps"] == now
+
+    def _saved(self, now: int) -> bool:
+        newest = checkpoint.latest(self.directory.checkpoints)
+        return newest is not None and checkpoint.manifest(newest)["step"] == now
+
+    def _evaluate(self, now: int) -> None:
+        episodes = self.engine.evaluate(len(self.history.evaluations))
+        self.history.evaluations.append(
+            {
+                "env_steps": now,
+                "updates": self.engine.counters.updates,
+                "seconds": round(self.seconds, 3),
+                "mean": float(episodes.returns.mean()),
+                "std": float(episodes.returns.std()),
+                "episodes": len(episodes.returns),
+            }
+        )
+
+    def _log(self, now: int) -> None:
+        updates = self.engine.counters.updates
+        seconds = self.seconds
+        before, steps_then, updates_then = self._rate
+        passed = max(seconds - before, 1e-9)
+        means = [float(e["mean"]) for e in self.history.evaluations]
+        values: dict[str, float | int | str | None] = {
+            "env_steps": now,
+            "updates": updates,
+            "seconds": round(seconds, 3),
+            "env_steps_per_s": round((now - steps_then) / passed, 1),
+            "updates_per_s": round((updates - updates_then) / passed, 1),
+            "score": means[-1] if means else None,
+            "score_best": max(means) if means else None,
+            **self.engine.metrics(),
+            "rss_mb": round(self._process.memory_info().rss / 2**20, 1),
+            **self.engine.watch.shares(),
+        }
+        self._rate = (seconds, now, updates)
+        self.metrics.write(values)
+        self.view.update(values)
+
+    def _save(self, now: int, *, exact: bool) -> None:
+        self.engine.watch.lap("other")
+        self.history.seconds = self.seconds
+        history = {
+            "evaluations": self.history.evaluations,
+            "seconds": self.seconds,
+            "resumes": self.history.resumes,
+        }
+        try:
+            self.metrics.flush()
+            checkpoint.save(
+                self.directory.checkpoints,
+                {**self.engine.settle(), "history": history},
+                step=now,
+                keep=self.options.keep_checkpoints,
+                exact=exact,
+            )
+        except checkpoint.CheckpointFailed as error:
+            self.view.note(f"warning: {error}; training goes on")
+        self.engine.watch.lap("checkpoint")
+
+    def _finish(self, status: str, error: str | None = None) -> dict[str, Any]:
+        counters = self.engine.counters
+        seconds = self.seconds if self.startup_s else 0.0
+        evaluating = self.history.evaluations
+        result: dict[str, Any] = {
+            "status": status,
+            "score": self.score if evaluating else None,
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "seconds": round(seconds, 3),
+            "startup_s": round(self.startup_s, 3),
+            "env_steps_per_s": round(counters.env_steps / max(seconds, 1e-9), 1),
+            "updates_per_s": round(counters.updates / max(seconds, 1e-9), 1),
+            "restarts": 0,
+            "resumes": self.history.resumes,
+            "environment": self.options.environment,
+            "directory": str(self.directory.path),
+            "evaluations": evaluating,
+        }
+        if error is not None:
+            result["error"] = error
+        self.directory.write_result(result)
+        return result
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM ends the run in order, the second at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def ask(number: int, _frame: Any) -> None:
+            if self.stop_asked:
+                sys.exit(130)
+            self.stop_asked = True
+            self.view.note("stopping: saving a checkpoint (once more to stop at once)")
+
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def load_history(state: Mapping[str, Any]) -> History:
+    """The history in a checkpoint."""
+    saved = state["history"]
+    return History(list(saved["evaluations"]), float(saved["seconds"]), int(saved["resumes"]))
+

@@ -1,0 +1,96 @@
+"""From options to a plan and an agent, with every refusal made before anything is allocated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+
+from repertory import topologies
+from repertory.agents.agent import Agent
+from repertory.agents.q_learning import make_q_learning
+from repertory.engines.plan import Plan
+from repertory.errors import UserError
+from repertory.experience import environments
+from repertory.runs.config import RunOptions, check, environment_options, resolve
+from repertory.topologies.graph import validate
+
+
+def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
+    """Options with everything filled in, what they mean for this environment, and the agent."""
+    options = resolve(check(options))
+    validate(topologies.find(options.topology), engine=options.engine, agent=options.agent_name)
+    chosen = environment_options(options)
+    spec = environments.describe(options.environment, chosen)
+    plan = Plan(
+        environment=options.environment,
+        environment_options=chosen,
+        evaluation_options=environments.evaluation_options(options.environment, chosen),
+        spec=spec,
+        options=options.agent,
+        actors=options.actors,
+        envs_per_actor=options.envs_per_actor,
+        eval_episodes=options.eval_episodes,
+        eval_max_steps=options.eval_max_steps,
+        seed=options.seed,
+    )
+    _check_memory(plan)
+    _check_pacing(plan)
+    return options, plan, make_q_learning(options.agent, options.network, spec)
+
+
+def _check_memory(plan: Plan) -> None:
+    available = psutil.virtual_memory().available
+    if plan.replay_bytes > available:
+        raise UserError(
+            f"a replay of {plan.options.replay_capacity:,} steps needs {gigabytes(plan.replay_bytes)}, but "
+            f"{gigabytes(available)} of memory is free; lower --agent.replay-capacity"
+        )
+
+
+def _check_pacing(plan: Plan) -> None:
+    """A replay that never holds what learning waits for would wait for ever."""
+    need = plan.environments * (plan.options.n_step + plan.spec.observation.stack)
+    if plan.options.replay and plan.options.replay_capacity < need:
+        raise UserError(
+            f"--agent.replay-capacity {plan.options.replay_capacity} is too small for {plan.environments} "
+            f"environments: each needs {need // plan.environments} steps; make it at least {need}"
+        )
+
+
+def gigabytes(size: float) -> str:
+    """A size for people."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
+    """What a run would do, in the units of everything else; printed by `--dry-run`."""
+    settings = options.agent
+    learned_steps = max(0, options.env_steps - settings.learning_starts)
+    half = (settings.epsilon_start + settings.epsilon_end) / 2
+    return {
+        "environment": options.environment,
+        "observation": f"{plan.spec.observation.seen_shape} {plan.spec.observation.dtype}",
+        "actions": plan.spec.actions,
+        "action_masks": plan.spec.masked,
+        "agent": options.agent_name,
+        "parameters": agent.layout.size,
+        "topology": options.topology,
+        "engine": options.engine,
+        "processes": 1,
+        "environments": plan.environments,
+        "env_steps": options.env_steps,
+        "env_steps_per_update": settings.batch_size / settings.replay_ratio,
+        "replay_ratio": settings.replay_ratio,
+        "updates": int(learned_steps * settings.replay_ratio / settings.batch_size),
+        "updates_per_call": settings.updates_per_call,
+        "epsilon": {
+            "start": settings.epsilon_start,
+            "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
+            "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
+        },
+        "evaluations": options.env_steps // options.eval_every,
+        "checkpoints": options.env_steps // options.checkpoint_every,
+        "replay_steps": settings.replay_capacity,
+        "replay_memory": gigabytes(plan.replay_bytes),
+    }

@@ -1,0 +1,37 @@
+"""Settings of the array library that must be made before it is imported; imports nothing of ours.
+
+One XLA thread a process: for the small networks of this field a second thread gives nothing, and processes that each
+take all cores slow each other down. What the user has set stays.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+
+def cap_threads() -> None:
+    """Before JAX is imported: one compute thread, on the CPU unless told otherwise."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {SINGLE_THREAD}".strip()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def cache_directory() -> Path:
+    """Where compiled programs are kept between runs."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "repertory" / "jax"
+
+
+def keep_compiled_programs() -> None:
+    """Compile each program once and for all runs; a place that can't be written is no reason to stop."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_raise_persistent_cache_errors", False)

@@ -1,0 +1,67 @@
+"""A topology is data: which roles, how many, who sends what to whom; imports `errors` only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repertory.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Node:
+    """A role and how many of it: a number, or the name of the option that says so."""
+
+    role: str
+    count: str = "1"
+    does: str = ""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What flows from one role to another, and when."""
+
+    source: str
+    target: str
+    carries: str
+    when: str
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Who does what, and who talks to whom."""
+
+    name: str
+    summary: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    engines: tuple[str, ...]
+    agents: tuple[str, ...]
+
+
+def validate(topology: Topology, *, engine: str, agent: str) -> None:
+    """Refuse what makes no sense, and say what to choose instead."""
+    if engine not in topology.engines:
+        raise UserError(
+            f"topology {topology.name!r} does not run on engine {engine!r}{nearest(engine, topology.engines)}"
+        )
+    if agent not in topology.agents:
+        raise UserError(
+            f"topology {topology.name!r} does not train agent {agent!r}{nearest(agent, topology.agents)}"
+        )
+    roles = {node.role for node in topology.nodes}
+    loose = {end for edge in topology.edges for end in (edge.source, edge.target)} - roles
+    if loose:
+        raise ValueError(f"topology {topology.name!r} has edges to unknown roles {sorted(loose)}")
+
+
+def draw(topology: Topology) -> str:
+    """The topology as text: roles with their counts, then one line for each edge."""
+    width = max(len(node.role) for node in topology.nodes)
+    roles = [f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<8} {node.does}" for node in topology.nodes]
+    edges = [
+        f"  [{edge.source}]{'':─<{width - len(edge.source) + 2}} {edge.carries} ──▶ [{edge.target}]   {edge.when}"
+        for edge in topology.edges
+    ]
+    head = f"{topology.name}: {topology.summary}"
+    foot = f"engines: {', '.join(topology.engines)}   agents: {', '.join(topology.agents)}"
+    return "\n".join([head, "", "roles", *roles, "", "edges", *edges, "", foot])

@@ -1,0 +1,150 @@
+"""Spaces: what is stored can be turned back into what was observed, and what cannot be stored is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import Space, spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repertory.errors import UserError
+from repertory.experience.spaces import Encoder, UnfitError, discrete_actions
+from repertory.specs import Part
+
+shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
+starts = st.integers(-5, 300)
+leaves = st.one_of(
+    shapes.map(lambda s: spaces.Box(-9, 9, s, np.float32)),
+    shapes.map(lambda s: spaces.Box(0, 255, s, np.uint8)),
+    shapes.map(lambda s: spaces.Box(-1000, 1000, s, np.int32)),
+    shapes.map(lambda s: spaces.Box(0, 1, s, np.bool_)),
+    st.integers(1, 5).map(spaces.MultiBinary),
+    st.tuples(st.integers(1, 400), starts).map(lambda a: spaces.Discrete(a[0], start=a[1])),
+    st.lists(st.tuples(st.integers(1, 400), starts), min_size=1, max_size=4).map(
+        lambda a: spaces.MultiDiscrete([n for n, _ in a], start=[s for _, s in a])
+    ),
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
+        st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3).map(spaces.Dict),
+    ),
+    max_leaves=5,
+)
+
+
+def decode(space: Space[Any], numbers: list[float]) -> Any:
+    """The slow way back: takes a leaf's numbers off the front."""
+    if isinstance(space, spaces.Dict):
+        return {key: decode(inner, numbers) for key, inner in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(decode(inner, numbers) for inner in space)
+    size = int(np.prod(space.shape))
+    taken, numbers[:size] = numbers[:size], []
+    start = getattr(space, "start", 0)
+    return (np.array(taken).reshape(space.shape) + start).astype(space.dtype)
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return np.array_equal(left, right)
+
+
+@settings(max_examples=150, deadline=None)
+@given(trees, st.integers(0, 2**31))
+def test_encoding_is_lossless_one_by_one_and_batched(space: Space[Any], seed: int) -> None:
+    space.seed(seed)
+    encoder, samples = Encoder(space), [space.sample() for _ in range(3)]
+    batch = concatenate(space, samples, create_empty_array(space, 3))
+    stored = np.empty((3, *encoder.spec.shape), encoder.spec.dtype)
+    for row, sample in zip(stored, samples, strict=True):
+        row[...] = encoder.one(sample)
+        assert same(decode(space, row.ravel().tolist()), sample)
+    for other in (encoder.many(batch, 3, copy=True), encoder.stack(samples)):
+        assert other.dtype == encoder.spec.dtype
+        np.testing.assert_array_equal(other, stored)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees)
+def test_parts_cover_what_is_stored(space: Space[Any]) -> None:
+    spec = Encoder(space).spec
+    assert sum(part.size for part in spec.parts) == int(np.prod(spec.shape))
+
+
+def part_cases() -> list[tuple[Space[Any], tuple[int, ...], str, tuple[Part, ...]]]:
+    pixels = spaces.Box(0, 255, (2, 2, 3), np.uint8)
+    binary, number = spaces.MultiBinary(3), spaces.Box(-1, 1, (2,), np.float64)
+    number_part = Part("number", 2)
+    return [
+        (pixels, (2, 2, 3), "uint8", (Part("pixel", 12),)),
+        (binary, (3,), "uint8", (Part("number", 3),)),
+        (number, (2,), "float32", (number_part,)),
+        (spaces.Discrete(5, start=7), (1,), "uint8", (Part("category", 1, 5),)),
+        (spaces.Discrete(257), (1,), "float32", (Part("category", 1, 257),)),
+        (
+            spaces.MultiDiscrete([[3, 3], [2, 3]]),
+            (4,),
+            "uint8",
+            (Part("category", 2, 3), Part("category", 1, 2), Part("category", 1, 3)),
+        ),
+        (
+            spaces.Dict({"b": binary, "a": pixels}),
+            (15,),
+            "uint8",
+            (Part("pixel", 12), Part("number", 3)),
+        ),
+        (spaces.Tuple((number, pixels)), (14,), "float32", (number_part, Part("pixel", 12))),
+    ]
+
+
+@pytest.mark.parametrize(("space", "shape", "dtype", "parts"), part_cases())
+def test_a_space_is_stored_compactly_and_says_how_it_is_read(
+    space: Space[Any], shape: tuple[int, ...], dtype: str, parts: tuple[Part, ...]
+) -> None:
+    spec = Encoder(space).spec
+    assert (spec.shape, spec.dtype, spec.parts) == (shape, dtype, parts)
+
+
+def test_plain_float32_batch_is_not_copied_unless_asked() -> None:
+    encoder, batch = Encoder(spaces.Box(-1, 1, (3,), np.float32)), np.zeros((2, 3), np.float32)
+    assert encoder.many(batch, 2, copy=False) is batch
+    assert not np.shares_memory(encoder.many(batch, 2, copy=True), batch)
+
+
+@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Tuple(())])
+def test_unsupported_space_is_named(space: Space[Any]) -> None:
+    with pytest.raises(UserError, match=type(space).__name__):
+        Encoder(space)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "words"),
+    [
+        (spaces.Box(-1, 1, (3,)), np.zeros(4, np.float32), r"shape \(4,\)"),
+        (spaces.Box(-1, 1, (3,)), np.zeros((), np.float32), r"shape \(\)"),
+        (spaces.Box(0, 255, (3,), np.uint8), np.zeros(3, np.float32), "dtype float32"),
+        (spaces.Discrete(3), 3, "outside"),
+        (spaces.Discrete(3, start=1), 0, "outside"),
+        (spaces.Dict({"x": spaces.Box(-1, 1, (2,))}), {"x": np.zeros(1)}, "at x"),
+    ],
+)
+def test_unfit_observation_is_refused(space: Space[Any], observation: Any, words: str) -> None:
+    with pytest.raises(UnfitError, match=words):
+        Encoder(space).one(observation)
+
+
+def test_only_discrete_actions_are_accepted() -> None:
+    assert discrete_actions("E", spaces.Discrete(4, start=2)) == (4, 2)
+    with pytest.raises(UserError, match=r"^E has a continuous action space Box.*discretise"):
+        discrete_actions("E", spaces.Box(-1, 1, (2,)))
+    with pytest.raises(UserError, match="MultiDiscrete"):
+        discrete_actions("E", spaces.MultiDiscrete([2, 2]))
