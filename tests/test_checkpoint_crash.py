@@ -1,10 +1,12 @@
-"""A checkpoint survives kills and full disks: real processes, real signals, a real full disk where one can be made."""
+"""A checkpoint survives kills and full disks: real processes, real signals, and a real full disk for root."""
 
 from __future__ import annotations
 
 import errno
 import os
 import random
+import resource
+import signal
 import subprocess
 import sys
 import textwrap
@@ -23,33 +25,50 @@ def save(directory: Path, step: int, keep: int = 2, size: int = 10) -> Path:
 
 
 SAVER = """
-    import sys, numpy as np
+    import os, sys, numpy as np
     from pathlib import Path
     from repertory.runs import checkpoint
-    for step in range(int(sys.argv[2]), 10**9):
-        state = {"replay": {"obs": np.full((64, 4096), step % 251, np.uint8)}, "counters": {"step": step}}
-        checkpoint.save(Path(sys.argv[1]), state, step=step, keep=1, exact=True)
-        print(step, flush=True)
+
+    def save_for_ever(directory, first):
+        for step in range(first, 10**9):
+            state = {"replay": {"obs": np.full((64, 4096), step % 251, np.uint8)}, "counters": {"step": step}}
+            checkpoint.save(directory, state, step=step, keep=1, exact=True)
+            print(os.getpid(), step, flush=True)
+
+    for line in sys.stdin:  # one fork for each kill: the imports are paid once
+        child = os.fork()
+        if child == 0:
+            save_for_ever(Path(sys.argv[1]), int(line))
+        os.waitpid(child, 0)
+        print("dead", flush=True)
 """
+
+
+def save_until_killed(parent: subprocess.Popen[str], first: int, seconds: float) -> int:
+    """Let a child save from step `first` on, kill it `seconds` after it has begun; the last step it told."""
+    assert parent.stdin
+    assert parent.stdout
+    print(first, file=parent.stdin, flush=True)
+    child, told = parent.stdout.readline().split()
+    time.sleep(seconds)
+    os.kill(int(child), signal.SIGKILL)
+    for line in iter(parent.stdout.readline, "dead\n"):
+        told = line.split()[1]
+    return int(told)
 
 
 def test_kill_at_any_instant_leaves_a_whole_latest_checkpoint(tmp_path: Path) -> None:
     chance, last = random.Random(0), -1
-    for _ in range(20):
-        command = [sys.executable, "-c", textwrap.dedent(SAVER), str(tmp_path), str(last + 1)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout
-        child.stdout.readline()
-        time.sleep(chance.uniform(0, 0.03))
-        child.kill()
-        told = [last + 1, *(int(line) for line in child.stdout.read().split())][-1]
-        child.wait()
-        newest = checkpoint.latest(tmp_path)
-        assert newest is not None
-        loaded = checkpoint.load(newest)
-        last = loaded["counters"]["step"]
-        assert last >= told
-        assert (loaded["replay"]["obs"] == last % 251).all()
+    command = [sys.executable, "-c", textwrap.dedent(SAVER), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        for _ in range(20):
+            told = save_until_killed(parent, last + 1, chance.uniform(0, 0.03))
+            newest = checkpoint.latest(tmp_path)
+            assert newest is not None
+            loaded = checkpoint.load(newest)
+            last = loaded["counters"]["step"]
+            assert last >= told
+            assert (loaded["replay"]["obs"] == last % 251).all()
     save(tmp_path, step=10**9, keep=1)
     assert len(list(tmp_path.iterdir())) == 1, "the next save removes what the dead left"
 
@@ -68,28 +87,17 @@ def test_temporary_directory_of_a_living_writer_stays(tmp_path: Path, monkeypatc
     assert len(checkpoint.whole(tmp_path)) == 2
 
 
-FULL_DISK = """
-    import resource, signal, sys, numpy as np
-    from pathlib import Path
-    from repertory.runs import checkpoint
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    directory = Path(sys.argv[1])
-    first = checkpoint.save(directory, {"a": np.ones(10)}, step=1, keep=1, exact=True)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    try:
-        checkpoint.save(directory, {"a": np.ones(10_000_000)}, step=2, keep=1, exact=True)
-    except checkpoint.CheckpointFailed as error:
-        print(error)
-    assert [first] == list(directory.iterdir()) == [checkpoint.latest(directory)]
-    checkpoint.load(first)
-"""
-
-
 def test_refused_write_raises_once_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)]
-    text = subprocess.check_output(command, text=True)
-    assert "the checkpoint at step 2 was not saved" in text
-    assert "File too large" in text
+    first = save(tmp_path, step=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    try:
+        with pytest.raises(checkpoint.CheckpointFailed, match=r"step 2 was not saved.*File too large"):
+            save(tmp_path, step=2, size=10_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == checkpoint.whole(tmp_path) == [first]
+    checkpoint.load(first)
 
 
 def test_full_disk_raises_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:

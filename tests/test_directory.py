@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,8 @@ def test_runs_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="runs-dir"):
         RunDirectory.create(tmp_path / "file" / "runs", "a")
+    with pytest.raises(UserError, match="runs-dir"):
+        RunDirectory.create(tmp_path / "file", "a")
 
 
 def test_run_is_opened_by_name_or_by_path(tmp_path: Path) -> None:
@@ -165,26 +166,21 @@ def test_damaged_run_does_not_break_the_list(tmp_path: Path) -> None:
     assert [run["environment"] for run in list_runs(tmp_path)] == [None, None]
 
 
-HOLDER = """
-    import sys, time
-    from pathlib import Path
-    from repertory.runs.directory import RunDirectory
-    with RunDirectory(Path(sys.argv[1])).hold():
-        print("held", flush=True)
-        time.sleep(60)
-"""
-
-
-def test_run_is_held_by_one_process_and_let_go_when_it_is_killed(tmp_path: Path) -> None:
+def test_run_is_held_once_and_then_let_go(tmp_path: Path) -> None:
     run = make_run(tmp_path, "first")
-    command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(run.path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout
-        assert child.stdout.readline() == b"held\n"
+    with run.hold():
         assert list_runs(tmp_path)[0]["status"] == "running"
         with pytest.raises(UserError, match="another process"), run.hold():
             pass
-        child.kill()
     with run.hold():
         pass
     assert list_runs(tmp_path)[0]["status"] == "interrupted"
+
+
+def test_resumed_run_keeps_what_it_was_first_started_with(tmp_path: Path, monkeypatch: Any) -> None:
+    run = make_run(tmp_path, "first")
+    monkeypatch.setattr(sys, "argv", ["repertory", "resume", "first"])
+    run.write_config({"environment": "CartPole-v1", "seed": 3, "env_steps": 9})
+    assert run.read_config()["env_steps"] == 9
+    assert run.read_origin()["command"] != sys.argv
+    assert json.loads(run.config_path.read_text())["resumed"][0]["command"] == sys.argv

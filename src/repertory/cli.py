@@ -138,7 +138,11 @@ def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(
-                kind, args=list(arguments), prog=f"repertory {command}", default=default, use_underscores=False
+                kind,
+                args=list(arguments),
+                prog=f"repertory {command}",
+                default=default,
+                use_underscores=False,
             )
     except SystemExit as exit_:
         if exit_.code in (0, None):

@@ -30,7 +30,7 @@ def keep_compiled_programs() -> None:
     """Compile each program once and for all runs; a place that can't be written is no reason to stop."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

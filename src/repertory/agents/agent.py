@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.vector import Layout
+
+Array: TypeAlias = jax.Array | NDArray[Any]
 
 
 class Transitions(NamedTuple):

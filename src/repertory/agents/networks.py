@@ -78,9 +78,7 @@ class PatchConv(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         rows, columns = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1
-        shifted = [
-            x[:, i : i + rows, j : j + columns] for i in range(self.size) for j in range(self.size)
-        ]
+        shifted = [x[:, i : i + rows, j : j + columns] for i in range(self.size) for j in range(self.size)]
         return nn.Dense(self.features)(jnp.concatenate(shifted, axis=-1))
 
 

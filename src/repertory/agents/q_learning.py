@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 import rlax
 
-from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
+from repertory.agents.agent import Agent, Array, Learned, LearnerState, Transitions
 from repertory.agents.networks import NetworkOptions, build_network, choose_kind
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
@@ -105,23 +105,20 @@ def make_q_learning(options: QLearningOptions, network: NetworkOptions, spec: En
     layout = measure_layout(module, spec.observation, sum(streams), network)
     head = Head(spec.actions, atoms, options)
 
-    def rows(tree: Any, observation: jax.Array, key: jax.Array | None) -> jax.Array:
+    def rows(tree: Any, observation: Array, key: jax.Array | None) -> jax.Array:
         rngs = {"noise": key} if options.noisy and key is not None else None
-        return head.shape(module.apply({"params": tree}, observation, rngs=rngs))
+        outputs: Any = module.apply({"params": tree}, observation, rngs=rngs)
+        return head.shape(outputs)
 
     def values(
-        weights: jax.Array, observation: jax.Array, mask: jax.Array | None, key: jax.Array | None
+        weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None
     ) -> jax.Array:
         return legal(head.expected(rows(layout.unravel(weights), observation, key)), mask)
 
-    def act(
-        weights: jax.Array, observation: jax.Array, mask: jax.Array | None, key: jax.Array | None
-    ) -> jax.Array:
+    def act(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
         return jnp.argmax(values(weights, observation, mask, key), axis=-1)
 
-    def loss(
-        tree: Any, target: jax.Array, batch: Transitions, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def loss(tree: Any, target: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         keys = jax.random.split(key, 3) if options.noisy else (None, None, None)
         frozen = jax.lax.stop_gradient(tree)
         slow = layout.unravel(target) if options.target else frozen
@@ -195,7 +192,14 @@ class Head:
         chex.assert_equal_shape([rows, bootstrap])
         if self.options.distributional:
             return jax.vmap(rlax.categorical_double_q_learning, (None, 0, 0, 0, 0, None, 0, 0))(
-                self.support, rows, batch.action, batch.reward, batch.discount, self.support, bootstrap, selector
+                self.support,
+                rows,
+                batch.action,
+                batch.reward,
+                batch.discount,
+                self.support,
+                bootstrap,
+                selector,
             )
         return jax.vmap(rlax.double_q_learning)(
             rows[..., 0], batch.action, batch.reward, batch.discount, bootstrap[..., 0], selector
@@ -215,7 +219,7 @@ def dueling(outputs: jax.Array, actions: int, atoms: int) -> jax.Array:
     return value + advantage - jnp.mean(advantage, axis=1, keepdims=True)
 
 
-def legal(values: jax.Array, mask: jax.Array | None) -> jax.Array:
+def legal(values: jax.Array, mask: Array | None) -> jax.Array:
     """Values with illegal actions so low that no maximum finds them."""
     return values if mask is None else jnp.where(mask, values, ILLEGAL)
 
@@ -239,7 +243,9 @@ def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array],
         safe = jnp.where(finite, gradient * scale, 0.0)
         step, moments = optimizer.update(safe, state.optimizer, state.weights)
         weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
-        moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
+        moments = jax.tree_util.tree_map(
+            lambda new, old: jnp.where(finite, new, old), moments, state.optimizer
+        )
         updates = state.updates + 1
         target = move_target(options, state.target, weights, updates)
         return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
@@ -285,7 +291,9 @@ def learn_in_slices(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerSta
 
     @partial(jax.jit, donate_argnums=0)
     def whole(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
-        vector, learned = gradient(state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates))
+        vector, learned = gradient(
+            state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates)
+        )
         return apply(state, vector), learned
 
     part = jax.jit(gradient)
@@ -318,9 +326,7 @@ def learn_in_slices(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerSta
     return learn
 
 
-def measure_layout(
-    module: nn.Module, spec: ObservationSpec, outputs: int, network: NetworkOptions
-) -> Layout:
+def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, network: NetworkOptions) -> Layout:
     """The layout of the module's weights; refuses a module that can't read or has the wrong outputs."""
     sample = jax.ShapeDtypeStruct((2, *spec.seen_shape), spec.dtype)
     name = network.module or network.kind

@@ -124,7 +124,10 @@ class InlineEngine:
         plan = self.plan
         if self._evaluator is None:
             stage = environments.make(
-                plan.environment, plan.eval_episodes, options=plan.evaluation_options, worker=EVALUATION_WORKER
+                plan.environment,
+                plan.eval_episodes,
+                options=plan.evaluation_options,
+                worker=EVALUATION_WORKER,
             )
             self._evaluator = Evaluator(self.agent, stage, max_steps=plan.eval_max_steps)
         self.watch.lap("other")
@@ -146,7 +149,9 @@ class InlineEngine:
         return {
             "epsilon": round(self.plan.epsilon(env_steps), 6),
             "loss": self.learner.mean_loss(),
-            "replay_ratio": round(self.counters.updates * self.plan.options.batch_size / max(env_steps, 1), 4),
+            "replay_ratio": round(
+                self.counters.updates * self.plan.options.batch_size / max(env_steps, 1), 4
+            ),
             "replay_size": min(len(self.replay), self.plan.options.replay_capacity),
             "episodes": self._episode_count,
             "episode_return": float(np.mean([r for r, _ in recent])) if recent else None,

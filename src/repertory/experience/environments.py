@@ -8,7 +8,7 @@ and no transition crosses a reset.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -19,11 +19,12 @@ from repertory.errors import UserError
 from repertory.experience import atari
 from repertory.experience.loading import Env, Source, find
 from repertory.experience.one_by_one import OneByOne
+from repertory.experience.spaces import Encoder, discrete_actions
 from repertory.experience.stepping import Environments, Step
 from repertory.experience.vectors import Vector, Vectorised
 from repertory.specs import EnvironmentSpec
 
-__all__ = ["Environments", "Step", "describe", "evaluation_options", "make", "seeds"]
+__all__ = ["Environments", "Step", "describe", "evaluation_options", "interface", "make", "seeds"]
 
 _VECTOR_FROM = 8
 """From this many environments on, CartPole's own vector implementation is faster than one by one."""
@@ -56,6 +57,18 @@ def describe(name: str, options: Mapping[str, Any] | None = None) -> Environment
     environments = make(name, 1, options=options)
     environments.close()
     return environments.spec
+
+
+def interface(name: str, options: Mapping[str, Any] | None = None) -> tuple[Callable[[Any], Any], int]:
+    """For playing outside our loops: how one observation is stored, and the number of the first action."""
+    source = find(name)
+    if source.spec is not None and atari.is_atari(source.spec):
+        return np.asarray, 0
+    env = source.build(dict(options or {}))
+    try:
+        return Encoder(env.observation_space).one, discrete_actions(name, env.action_space)[1]
+    finally:
+        env.close()
 
 
 def evaluation_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:

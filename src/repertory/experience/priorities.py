@@ -1,8 +1,8 @@
 """Draws indices in proportion to their priorities. Imports NumPy only.
 
-A sum tree with 32 children to a node, so that a million leaves are two levels of rows under one short list,
-and a draw or an update of a whole batch is a handful of NumPy calls a level. A sum is always taken afresh
-from what it sums, never adjusted by a difference: it does not drift, and depends on nothing but the priorities.
+A sum tree with 32 children to a node: a million leaves are two levels of rows under one short list, and a
+whole batch is drawn or updated by a handful of NumPy calls a level. A sum is always taken afresh from what
+it sums, never adjusted by a difference: it does not drift, and the priorities alone determine it.
 
 Prioritized Experience Replay: https://arxiv.org/abs/1511.05952
 """
@@ -25,13 +25,15 @@ class PriorityTree:
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
-        self._levels: list[NDArray[np.float64]] = []  # from the leaves up, each (rows, WIDTH)
-        count = capacity
-        while count > LONGEST_TOP:
-            count = -(-count // WIDTH)
-            self._levels.append(np.zeros((count, WIDTH)))
-        self._top = np.zeros(count)
-        self._bounds = np.zeros(count + 1)  # running sum of the top, from 0
+        top, depth = capacity, 0
+        while top > LONGEST_TOP:
+            top, depth = -(-top // WIDTH), depth + 1
+        # From the leaves up, each (rows, WIDTH) and padded with zeros: every child of a level is a row below it.
+        self._levels = [np.zeros((top * WIDTH**height, WIDTH)) for height in reversed(range(depth))]
+        self._top = np.zeros(top)
+        self._bounds = np.zeros(top + 1)  # running sum of the top, from 0
+        above = [*(level.reshape(-1) for level in self._levels[1:]), self._top]
+        self._sums = list(zip(self._levels, above, strict=False))
         self._leaves = self._levels[0].reshape(-1) if self._levels else self._top
         self._priorities = self._leaves[:capacity]  # without the padding
         self._waiting: list[NDArray[np.int64]] = []  # rows of leaves whose sums are out of date
@@ -53,19 +55,22 @@ class PriorityTree:
         return float(self._bounds[-1])
 
     def sample(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Maps numbers in [0, 1) to leaves by the inverse of the cumulative distribution; shape [N] to [N]."""
+        """Maps numbers in [0, 1) to leaves by the inverse of the cumulative distribution; [N] to [N]."""
         total = self.total
         if not 0 < total < np.inf:
             raise ValueError(f"cannot draw from priorities whose sum is {total}")
         rest = uniforms * total
         places = self._bounds[1:-1].searchsorted(rest, "right")
-        bounds, found = self._bounds, places
+        rest -= self._bounds.take(places)
         for level in reversed(self._levels):
-            rest -= bounds.take(found)
-            bounds = _running_sums(level.take(places, axis=0))
-            within = (bounds[:, 1:] > rest[:, None]).argmax(axis=1)
-            found = within + np.arange(0, bounds.size, WIDTH + 1)
+            ends = level.take(places, axis=0)
+            np.add.accumulate(ends, axis=1, out=ends)
+            beyond = ends > rest[:, None]
+            beyond[:, -1] = True  # rounding must not lead out of the row
+            within = beyond.argmax(axis=1)
             places = (places << SHIFT) + within
+            if level is not self._levels[0]:
+                rest -= ends.take(within + np.arange(0, ends.size, WIDTH)) - level.take(places)
         if np.count_nonzero(self._leaves.take(places)) < places.size:
             places = self._nearest_positive(places)
         return places
@@ -81,8 +86,7 @@ class PriorityTree:
     def _refresh(self) -> None:
         rows = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
         self._waiting = []
-        above = [level.reshape(-1) for level in self._levels[1:]] + [self._top]
-        for level, sums in zip(self._levels, above, strict=False):
+        for level, sums in self._sums:
             if rows.size > FEW_ROWS:
                 rows = _distinct(rows, len(level))
             sums[rows] = np.add.reduce(level.take(rows, axis=0), axis=1)
@@ -90,18 +94,9 @@ class PriorityTree:
         np.add.accumulate(self._top, out=self._bounds[1:])
 
     def _nearest_positive(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Steps back from leaves of priority 0, on which a draw at the very edge of a sum can be rounded."""
+        """Steps back from leaves of priority 0, where rounding can put a draw at the very edge of a sum."""
         positive = np.flatnonzero(self._priorities)
         return positive.take(positive.searchsorted(places, "right") - 1, mode="clip")
-
-
-def _running_sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[N, WIDTH] to [N, WIDTH + 1], from 0; the end is open, so that rounding never leads out of a row."""
-    bounds = np.empty((len(rows), WIDTH + 1))
-    bounds[:, 0] = 0
-    np.add.accumulate(rows, axis=1, out=bounds[:, 1:])
-    bounds[:, -1] = np.inf
-    return bounds
 
 
 def _distinct(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ class Step(NamedTuple):
     truncated: Flags
     """[E]"""
     observation: Array
-    """[E, *seen_shape] what the step led to (where it ended an episode: the final one), valid where stepped."""
+    """[E, *seen_shape] what the step led to, the final one if it ended an episode; valid where stepped."""
     mask: Flags | None
     """[E, A] legal actions in `observation`; all true where it is terminal and has none."""
     begun: Flags

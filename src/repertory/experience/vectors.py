@@ -163,7 +163,7 @@ class Vectorised:
         if self._picture_of is not None:
             return picture(self._name, self._picture_of(self._latest[0]))
         frames = self._call(self._env.render)
-        return picture(self._name, frames[0] if frames else frames)
+        return picture(self._name, None if frames is None else frames[0])
 
     def close(self) -> None:
         """Closes the vector environment."""

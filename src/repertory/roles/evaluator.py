@@ -35,9 +35,7 @@ class Evaluator:
     def __init__(self, agent: Agent, environments: Environments, *, max_steps: int = 100_000) -> None:
         self.agent, self.environments, self.max_steps = agent, environments, max_steps
 
-    def evaluate(
-        self, weights: Any, seeds: list[int], watch: Callable[[], None] = lambda: None
-    ) -> Episodes:
+    def evaluate(self, weights: Any, seeds: list[int], watch: Callable[[], None] = lambda: None) -> Episodes:
         """Each environment's first episode from its seed; `watch` is called before every step."""
         observation, mask = self.environments.reset(seeds)
         count = self.environments.count

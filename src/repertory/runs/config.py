@@ -230,7 +230,11 @@ def _kinds(hint: Any) -> list[Any]:
     origin = get_origin(hint)
     if origin is tuple:
         return [tuple]
-    return [kind for argument in get_args(hint) for kind in ([argument] if isinstance(argument, str) else _kinds(argument))]
+    return [
+        kind
+        for argument in get_args(hint)
+        for kind in ([argument] if isinstance(argument, str) else _kinds(argument))
+    ]
 
 
 def to_dict(options: RunOptions) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     runs/cartpole-v1-s0-20261115-204500/
       config.json     the configuration, and what it ran with: versions, command line, git commit, start time
-      git.diff        the changes that were not committed, if the current directory is a git checkout
+      git.diff        changes not committed, if it was started in a git checkout; git1.diff those of a resume
       metrics.jsonl   tensorboard/   checkpoints/   result.json
 
 JSON files are written beside their place and renamed, so they are whole or not there.
@@ -47,12 +47,12 @@ class RunDirectory:
         try:
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             path.mkdir()
-        except FileExistsError:
-            raise UserError(
-                f"{path} exists already; go on with it by 'repertory resume {name}', or choose another --name"
-            ) from None
         except OSError as error:
-            raise UserError(f"{path} cannot be made: {error.strerror}; choose another --runs-dir") from None
+            if path.exists():
+                text = f"{path} exists; go on with 'repertory resume {name}', or choose another --name"
+            else:
+                text = f"{path} cannot be made: {error.strerror}; choose another --runs-dir"
+            raise UserError(text) from None
         return cls(path)
 
     @classmethod
@@ -69,11 +69,14 @@ class RunDirectory:
         raise UserError(f"there is no run {str(path)!r}{known}")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Save the configuration with what it runs with; `git.diff` beside it."""
+        """Save the configuration with what it runs with; of a run that is resumed, that is added."""
         origin, diff = origin_of_this_process()
+        first = not self.config_path.exists()
+        kept = {"origin": origin} if first else read_json(self.config_path)
+        resumed = [] if first else [*kept.get("resumed", []), origin]
         if diff:
-            (self.path / "git.diff").write_bytes(diff)
-        write_json(self.config_path, {"config": dict(config), "origin": origin})
+            (self.path / f"git{len(resumed) or ''}.diff").write_bytes(diff)
+        write_json(self.config_path, {**kept, "config": dict(config), "resumed": resumed})
 
     def read_config(self) -> dict[str, Any]:
         """The configuration as it was given to `write_config`."""
@@ -193,10 +196,10 @@ def _summary(path: Path) -> dict[str, Any]:
     run = RunDirectory(path)
     result = _read_or_empty(run.result_path)
     seen = _last_values(run.metrics_path, ("env_steps", "score")) | result
-    environment = _read_or_empty(run.config_path).get("config", {}).get("environment")
+    config = _read_or_empty(run.config_path).get("config")
     return {
         "name": path.name,
-        "environment": environment,
+        "environment": config.get("environment") if isinstance(config, dict) else None,
         "status": _status(path, result),
         "env_steps": seen.get("env_steps"),
         "score": seen.get("score"),

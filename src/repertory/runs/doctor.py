@@ -22,7 +22,16 @@ GIGABYTE = 1e9
 
 def examine() -> list[dict[str, Any]]:
     """Findings, each with whether it is as it should be."""
-    return [_python(), _cores(), _memory(), _shared_memory(), _open_files(), _loopback(), _cache(), *_extras()]
+    return [
+        _python(),
+        _cores(),
+        _memory(),
+        _shared_memory(),
+        _open_files(),
+        _loopback(),
+        _cache(),
+        *_extras(),
+    ]
 
 
 def _finding(what: str, ok: bool, found: str) -> dict[str, Any]:

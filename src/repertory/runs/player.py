@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from repertory.engines.inline import EVALUATION_WORKER
 from repertory.engines.plan import Plan
 from repertory.errors import UserError, missing_extra
 from repertory.experience import environments
-from repertory.experience.spaces import Encoder
 from repertory.roles.evaluator import Episodes, Evaluator
 from repertory.runs import checkpoint
 from repertory.runs.config import from_dict
@@ -33,33 +33,34 @@ class Player:
         self.plan, self.agent, self.weights = plan, agent, jnp.asarray(weights)
 
     def act(self, observation: Any, action_mask: Any = None) -> int:
-        """The greedy action for one observation, as the environment returns it."""
-        encoded = self._encode(observation)
-        mask = None if action_mask is None else np.asarray(action_mask, bool)[None]
-        return int(self.agent.act(self.weights, encoded[None], mask, None)[0])
-
-    def _encode(self, observation: Any) -> NDArray[Any]:
+        """The greedy action for one observation, both as the environment has them."""
+        encode, first_action = self._interface
         seen = self.plan.spec.observation
-        if isinstance(observation, np.ndarray) and observation.shape == seen.seen_shape:
-            return observation.astype(seen.dtype, copy=False)
-        space = environments.observation_space(self.plan.environment, self.plan.environment_options)
-        return Encoder(space).one(observation)
+        stored = np.asarray(encode(observation), seen.dtype)
+        if stored.shape != seen.seen_shape:
+            raise UserError(f"an observation of shape {stored.shape} was given, not {seen.seen_shape}")
+        mask = None if action_mask is None else np.asarray(action_mask, bool)[None]
+        return first_action + int(self.agent.act(self.weights, stored[None], mask, None)[0])
+
+    @cached_property
+    def _interface(self) -> tuple[Callable[[Any], Any], int]:
+        return environments.interface(self.plan.environment, self.plan.environment_options)
 
     def evaluate(self, episodes: int, seed: int) -> Episodes:
         """Whole greedy episodes from seeds of this seed."""
-        stage_ = environments.make(
+        setting = environments.make(
             self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_WORKER
         )
         try:
-            evaluator = Evaluator(self.agent, stage_, max_steps=self.plan.eval_max_steps)
+            evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
             return evaluator.evaluate(self.weights, environments.seeds(seed, EVALUATION_WORKER, episodes))
         finally:
-            stage_.close()
+            setting.close()
 
     def record(self, path: Path, seed: int) -> Episodes:
         """One greedy episode as a film, mp4 or gif by the file's ending."""
         writer = _film(path)
-        stage_ = environments.make(
+        setting = environments.make(
             self.plan.environment,
             1,
             options=self.plan.evaluation_options,
@@ -67,12 +68,14 @@ class Player:
             render=True,
         )
         try:
-            evaluator = Evaluator(self.agent, stage_, max_steps=self.plan.eval_max_steps)
+            evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
             seeds = environments.seeds(seed, EVALUATION_WORKER, 1)
-            return evaluator.evaluate(self.weights, seeds, watch=lambda: writer.append_data(_even(stage_.render())))
+            return evaluator.evaluate(
+                self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render()))
+            )
         finally:
             writer.close()
-            stage_.close()
+            setting.close()
 
 
 def _film(path: Path) -> Any:

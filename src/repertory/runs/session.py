@@ -194,16 +194,17 @@ class Session:
     def _save(self, now: int, *, exact: bool) -> None:
         self.engine.watch.lap("other")
         self.history.seconds = self.seconds
-        history = {
+        history: dict[str, Any] = {
             "evaluations": self.history.evaluations,
             "seconds": self.seconds,
             "resumes": self.history.resumes,
         }
         try:
             self.metrics.flush()
+            state: dict[str, Any] = {**self.engine.settle(), "history": history}
             checkpoint.save(
                 self.directory.checkpoints,
-                {**self.engine.settle(), "history": history},
+                state,
                 step=now,
                 keep=self.options.keep_checkpoints,
                 exact=exact,
@@ -263,4 +264,3 @@ def load_history(state: Mapping[str, Any]) -> History:
     """The history in a checkpoint."""
     saved = state["history"]
     return History(list(saved["evaluations"]), float(saved["seconds"]), int(saved["resumes"]))
-

@@ -57,7 +57,10 @@ def validate(topology: Topology, *, engine: str, agent: str) -> None:
 def draw(topology: Topology) -> str:
     """The topology as text: roles with their counts, then one line for each edge."""
     width = max(len(node.role) for node in topology.nodes)
-    roles = [f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<8} {node.does}" for node in topology.nodes]
+    roles = [
+        f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<8} {node.does}"
+        for node in topology.nodes
+    ]
     edges = [
         f"  [{edge.source}]{'':─<{width - len(edge.source) + 2}} {edge.carries} ──▶ [{edge.target}]   {edge.when}"
         for edge in topology.edges
