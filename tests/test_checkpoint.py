@@ -25,9 +25,7 @@ DTYPES = ["?", "u1", "i1", "<u2", "<i4", ">i4", "<i8", "<u8", "<f2", "<f4", "<f8
 arrays = st.sampled_from(DTYPES).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
 )
-layouts = st.sampled_from(
-    [lambda a: a, lambda a: a.T, lambda a: a[..., ::-2] if a.ndim else a, np.asfortranarray]
-)
+layouts = st.sampled_from([lambda a: a, lambda a: a.T, lambda a: a[..., ::-2] if a.ndim else a, np.asfortranarray])
 leaves = st.one_of(
     st.builds(lambda a, layout: layout(a), arrays, layouts),
     st.integers(-(2**128), 2**128),

@@ -31,9 +31,7 @@ def test_second_run_of_a_name_is_refused_with_what_to_do(tmp_path: Path) -> None
         RunDirectory.create(tmp_path / "runs", "first")
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "a\\b", "/", "-x", ".hidden", "a\nb", "a\0", "x" * 201]
-)
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/", "-x", ".hidden", "a\nb", "a\0", "x" * 201])
 def test_names_that_are_no_directory_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="cannot be the name of a run"):
         RunDirectory.create(tmp_path, name)

@@ -195,9 +195,7 @@ def test_vector_environment_names_the_one_with_nan_and_its_step(mode: AutoresetM
 
 def test_vector_environment_that_raises_keeps_the_cause() -> None:
     envs = make("Counter-v0", 3, options={"fault": "raise"}, worker=7, autoreset=AutoresetMode.SAME_STEP)
-    with pytest.raises(
-        EnvironmentFailure, match=r"the vector environment of worker 7 .*raised ValueError: x"
-    ) as it:
+    with pytest.raises(EnvironmentFailure, match=r"the vector environment of worker 7 .*raised ValueError: x") as it:
         transitions(envs, [10, 11, 12], 20)
     assert isinstance(it.value.__cause__, ValueError)
 

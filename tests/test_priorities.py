@@ -92,13 +92,24 @@ def test_leaves_set_back_to_zero_are_never_drawn() -> None:
     assert not np.isin(tree.sample(rng.random(100_000)), gone).any()
 
 
+@pytest.mark.parametrize("capacity", [1, 32, 1024, 4096, 65_536])
+def test_a_leaf_owns_its_lower_bound_and_not_its_upper_one(capacity: int) -> None:
+    tree = PriorityTree(capacity)
+    tree.set(np.arange(capacity), 1.0)
+    np.testing.assert_array_equal(tree.sample(np.arange(capacity) / capacity), np.arange(capacity))
+
+
+def test_a_draw_rounded_past_the_end_of_a_row_takes_its_last_leaf() -> None:
+    tree = PriorityTree(2000)
+    tree.set(np.arange(2000), 1.0)
+    assert tree.sample(np.array([1.0])) == [1999]
+
+
 def test_a_draw_rounded_past_the_last_priority_steps_back_to_it() -> None:
     tree = PriorityTree(2000)
     tree.set(np.array([3, 700, 1500]), np.array([1.0, 2.0, 1.0]))
     np.testing.assert_array_equal(tree.sample(np.array([np.nextafter(1, 0), 1.0])), [1500, 1500])
-    np.testing.assert_array_equal(
-        tree._nearest_positive(np.array([0, 3, 699, 700, 1999])), [3, 3, 3, 700, 1500]
-    )
+    np.testing.assert_array_equal(tree._nearest_positive(np.array([0, 3, 699, 700, 1999])), [3, 3, 3, 700, 1500])
 
 
 def test_sums_that_wait_for_the_next_draw_are_all_made_up() -> None:

@@ -1,4 +1,4 @@
-"""The commands; thin: parse, call, print. Errors are one sentence and exit code 2, an interrupted run exits with 130."""
+"""The commands; thin: parse, call, print. An error is one sentence and exit code 2; interrupted is 130."""
 
 from __future__ import annotations
 

@@ -156,9 +156,7 @@ def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
     return "nature" if min(height_width) >= 36 else "small" if min(height_width) >= 3 else "mlp"
 
 
-def build_network(
-    options: NetworkOptions, spec: ObservationSpec, streams: tuple[int, ...], noisy: bool
-) -> nn.Module:
+def build_network(options: NetworkOptions, spec: ObservationSpec, streams: tuple[int, ...], noisy: bool) -> nn.Module:
     """The network that the options ask for, with `sum(streams)` outputs."""
     if options.module is None:
         return Network(spec, choose_kind(options, spec), tuple(options.hidden), streams, noisy)
@@ -200,9 +198,7 @@ def _load_builder(path: str) -> Callable[[int], nn.Module]:
     def checked(outputs: int) -> nn.Module:
         network: Any = build(outputs)
         if not isinstance(network, nn.Module):
-            raise UserError(
-                f"network.module {path!r} returned {type(network).__name__}, not a flax.linen.Module"
-            )
+            raise UserError(f"network.module {path!r} returned {type(network).__name__}, not a flax.linen.Module")
         return network
 
     if len(inspect.signature(build).parameters) != 1:

@@ -110,9 +110,7 @@ def make_q_learning(options: QLearningOptions, network: NetworkOptions, spec: En
         outputs: Any = module.apply({"params": tree}, observation, rngs=rngs)
         return head.shape(outputs)
 
-    def values(
-        weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None
-    ) -> jax.Array:
+    def values(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
         return legal(head.expected(rows(layout.unravel(weights), observation, key)), mask)
 
     def act(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
@@ -131,9 +129,7 @@ def make_q_learning(options: QLearningOptions, network: NetworkOptions, spec: En
     def gradient(
         weights: jax.Array, target: jax.Array, batch: Transitions, key: jax.Array
     ) -> tuple[jax.Array, Learned]:
-        (value, priority), tree = jax.value_and_grad(loss, has_aux=True)(
-            layout.unravel(weights), target, batch, key
-        )
+        (value, priority), tree = jax.value_and_grad(loss, has_aux=True)(layout.unravel(weights), target, batch, key)
         vector = layout.ravel(tree)
         return vector, Learned(value, priority, jnp.linalg.norm(vector))
 
@@ -185,9 +181,7 @@ class Head:
         taken = jax.nn.one_hot(batch.next_action, self.actions)
         return jnp.where((batch.next_action >= 0)[:, None], taken, scores)
 
-    def errors(
-        self, rows: jax.Array, batch: Transitions, bootstrap: jax.Array, selector: jax.Array
-    ) -> jax.Array:
+    def errors(self, rows: jax.Array, batch: Transitions, bootstrap: jax.Array, selector: jax.Array) -> jax.Array:
         """Temporal-difference errors, or cross-entropies from the projected target distribution."""
         chex.assert_equal_shape([rows, bootstrap])
         if self.options.distributional:
@@ -243,9 +237,7 @@ def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array],
         safe = jnp.where(finite, gradient * scale, 0.0)
         step, moments = optimizer.update(safe, state.optimizer, state.weights)
         weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
-        moments = jax.tree_util.tree_map(
-            lambda new, old: jnp.where(finite, new, old), moments, state.optimizer
-        )
+        moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
         updates = state.updates + 1
         target = move_target(options, state.target, weights, updates)
         return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
@@ -253,9 +245,7 @@ def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array],
     return apply
 
 
-def move_target(
-    options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array
-) -> jax.Array:
+def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array) -> jax.Array:
     """The target network after this many updates: untouched if there is none, following, or copied in turn."""
     if not options.target:
         return target
@@ -291,9 +281,7 @@ def learn_in_slices(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerSta
 
     @partial(jax.jit, donate_argnums=0)
     def whole(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
-        vector, learned = gradient(
-            state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates)
-        )
+        vector, learned = gradient(state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates))
         return apply(state, vector), learned
 
     part = jax.jit(gradient)
@@ -339,9 +327,7 @@ def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, netwo
         raise UserError(f"the network {name!r} can't read observations {spec.seen_shape}: {reason}") from None
     if getattr(result, "shape", None) != (2, outputs):
         given = getattr(result, "shape", type(result).__name__)
-        raise UserError(
-            f"the network {name!r} returned shape {given} for a batch of 2; it must return (2, {outputs})"
-        )
+        raise UserError(f"the network {name!r} returned shape {given} for a batch of 2; it must return (2, {outputs})")
     return Layout.of(variables["params"])
 
 

@@ -88,9 +88,7 @@ class InlineEngine:
     def _actor(self, rank: int) -> Actor:
         plan = self.plan
         return Actor(
-            environments.make(
-                plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank
-            ),
+            environments.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank),
             LocalPolicy(self.agent, self.board, seed=plan.seed, rank=rank),
             self.lanes,
             self.counters,
@@ -104,9 +102,7 @@ class InlineEngine:
     def start(self) -> None:
         """Begin an episode in every environment, from seeds that depend on the run, the actor and the step."""
         for actor in self.actors:
-            seeds = environments.seeds(
-                self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps
-            )
+            seeds = environments.seeds(self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps)
             actor.restart(seeds)
 
     def rounds(self) -> Iterator[None]:
@@ -149,9 +145,7 @@ class InlineEngine:
         return {
             "epsilon": round(self.plan.epsilon(env_steps), 6),
             "loss": self.learner.mean_loss(),
-            "replay_ratio": round(
-                self.counters.updates * self.plan.options.batch_size / max(env_steps, 1), 4
-            ),
+            "replay_ratio": round(self.counters.updates * self.plan.options.batch_size / max(env_steps, 1), 4),
             "replay_size": min(len(self.replay), self.plan.options.replay_capacity),
             "episodes": self._episode_count,
             "episode_return": float(np.mean([r for r, _ in recent])) if recent else None,

@@ -91,11 +91,7 @@ def _build(source: Source, options: Mapping[str, Any], worker: int, render: bool
 
 def _native(source: Source, options: Mapping[str, Any], count: int) -> Vector | None:
     """The environment's own vector implementation, if it has one that takes these options."""
-    if (
-        source.spec is None
-        or source.spec.vector_entry_point is None
-        or options.get("max_episode_steps") == -1
-    ):
+    if source.spec is None or source.spec.vector_entry_point is None or options.get("max_episode_steps") == -1:
         return None
     try:
         env: Vector = gym.make_vec(source.spec, count, vectorization_mode="vector_entry_point", **options)

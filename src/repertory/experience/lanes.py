@@ -136,9 +136,7 @@ class Lanes:
         self.head[running] += 1
         self.start[running] = self.head[running]
 
-    def _place(
-        self, lanes: Indices, slots: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> None:
+    def _place(self, lanes: Indices, slots: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         at = slots % self.length
         newest = observation[:, -1] if self.spec.observation.stack > 1 else observation
         self.observation[lanes, at] = newest

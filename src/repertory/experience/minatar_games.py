@@ -82,9 +82,7 @@ def register() -> None:
         for version, minimal in (("v0", False), ("v1", True)):
             name = f"MinAtar/{game.title().replace('_', '')}-{version}"
             if name not in gym.registry:
-                gym.register(
-                    name, f"{__name__}:MinAtarGame", kwargs={"game": game, "minimal_actions": minimal}
-                )
+                gym.register(name, f"{__name__}:MinAtarGame", kwargs={"game": game, "minimal_actions": minimal})
 
 
 @functools.cache

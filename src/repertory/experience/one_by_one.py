@@ -51,9 +51,7 @@ class OneByOne:
         """Starts all environments anew, each from its own seed."""
         self._watch.restart(seeds)
         begun = [self._reset_one(index, seed) for index, seed in enumerate(seeds)]
-        return self._stored([observation for observation, _ in begun]), self._masks(
-            [info for _, info in begun]
-        )
+        return self._stored([observation for observation, _ in begun]), self._masks([info for _, info in begun])
 
     def step(self, actions: NDArray[np.integer[Any]]) -> Step:
         """Steps all environments; where an episode ends, the next begins."""
@@ -101,9 +99,7 @@ class OneByOne:
             seen[index], infos[index] = self._reset_one(index, None)
         first, first_masks = self._stored(seen), self._masks(infos)
         begun = terminated | truncated
-        return Step(
-            self._always, rewards, terminated, truncated, observations, masks, begun, first, first_masks
-        )
+        return Step(self._always, rewards, terminated, truncated, observations, masks, begun, first, first_masks)
 
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
         try:

@@ -28,7 +28,7 @@ class PriorityTree:
         top, depth = capacity, 0
         while top > LONGEST_TOP:
             top, depth = -(-top // WIDTH), depth + 1
-        # From the leaves up, each (rows, WIDTH) and padded with zeros: every child of a level is a row below it.
+        # From the leaves up, each (rows, WIDTH); padded, so that every child of a level is a row below it.
         self._levels = [np.zeros((top * WIDTH**height, WIDTH)) for height in reversed(range(depth))]
         self._top = np.zeros(top)
         self._bounds = np.zeros(top + 1)  # running sum of the top, from 0

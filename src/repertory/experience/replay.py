@@ -166,9 +166,7 @@ class Replay:
             version=lanes.version.take(at),
         )
 
-    def _n_step(
-        self, lane: Indices, slot: Indices
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], Indices]:
+    def _n_step(self, lane: Indices, slot: Indices) -> tuple[NDArray[np.float32], NDArray[np.float32], Indices]:
         """Sum of discounted rewards up to n steps or the episode's end, and where to bootstrap from."""
         window = self.lanes.index(lane[:, None], slot[:, None] + np.arange(self.n_step))
         flags = self.lanes.flags.take(window)

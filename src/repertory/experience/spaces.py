@@ -88,9 +88,7 @@ def _leaf(space: Space[Any], path: Path) -> _Leaf:
         runs = itertools.groupby(space.nvec.ravel().tolist())
         parts = tuple(Part("category", len(list(run)), n) for n, run in runs)
         limit = space.nvec.astype(np.int64)
-        return _Leaf(
-            path, shape, dtype, parts, bool(np.all(limit <= 256)), space.start.astype(np.int64), limit
-        )
+        return _Leaf(path, shape, dtype, parts, bool(np.all(limit <= 256)), space.start.astype(np.int64), limit)
     if isinstance(space, spaces.MultiBinary):
         return _Leaf(path, shape, dtype, (Part("number", math.prod(shape)),), True)
     if isinstance(space, spaces.Box) and dtype.kind in "fiub":

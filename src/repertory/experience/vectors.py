@@ -88,18 +88,14 @@ class Vectorised:
             return self._same_step(reward, *ends, stored, info)
         return self._reset_ended(reward, *ends, stored, info)
 
-    def _next_step(
-        self, reward: Array, terminated: Flags, truncated: Flags, stored: Array, info: Info
-    ) -> Step:
+    def _next_step(self, reward: Array, terminated: Flags, truncated: Flags, stored: Array, info: Info) -> Step:
         begun, self._ended = self._ended, terminated | truncated
         if begun.any():
             self._watch.idled(begun)
         masks = self._masks(info, self._always, terminated)
         return Step(~begun, reward, terminated, truncated, stored, masks, begun, stored, masks)
 
-    def _same_step(
-        self, reward: Array, terminated: Flags, truncated: Flags, first: Array, info: Info
-    ) -> Step:
+    def _same_step(self, reward: Array, terminated: Flags, truncated: Flags, first: Array, info: Info) -> Step:
         ended = terminated | truncated
         observations = first.copy()
         for index in np.flatnonzero(ended).tolist():
@@ -109,13 +105,9 @@ class Vectorised:
         masks = self._masks(info.get("final_info", {}), ended, terminated)
         if masks is not None and first_masks is not None:
             masks = np.where(ended[:, None], masks, first_masks)
-        return Step(
-            self._always, reward, terminated, truncated, observations, masks, ended, first, first_masks
-        )
+        return Step(self._always, reward, terminated, truncated, observations, masks, ended, first, first_masks)
 
-    def _reset_ended(
-        self, reward: Array, terminated: Flags, truncated: Flags, stored: Array, info: Info
-    ) -> Step:
+    def _reset_ended(self, reward: Array, terminated: Flags, truncated: Flags, stored: Array, info: Info) -> Step:
         ended = terminated | truncated
         masks = self._masks(info, self._always, terminated)
         # A copy of `ended`: Gymnasium pops the mask and may keep it.

@@ -47,9 +47,7 @@ class Policy(Protocol):
 class ExperienceSink(Protocol):
     """Where an actor writes its steps: its own lanes, numbered from 0."""
 
-    def begin(
-        self, lanes: NDArray[np.int64], observation: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> None:
+    def begin(self, lanes: NDArray[np.int64], observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Episodes begin in these lanes."""
 
     def append(
@@ -75,9 +73,7 @@ class ExperienceSource(Protocol):
     def newest(self, size: int) -> Sample | None:
         """The newest step of each of at most `size` lanes."""
 
-    def update_priorities(
-        self, lane: NDArray[np.int64], slot: NDArray[np.int64], errors: NDArray[np.float32]
-    ) -> None:
+    def update_priorities(self, lane: NDArray[np.int64], slot: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
         """What learning from those steps showed."""
 
 

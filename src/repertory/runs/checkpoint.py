@@ -35,7 +35,7 @@ FORMAT = "repertory-checkpoint"
 FORMAT_VERSION = 1
 
 
-class CheckpointFailed(OSError):  # noqa: N818
+class CheckpointFailed(OSError):
     """The disk refused (full, gone, read-only); earlier checkpoints are untouched and training can go on."""
 
     def __str__(self) -> str:
@@ -93,9 +93,7 @@ def load(path: str | Path, *, parts: Collection[str] | None = None) -> dict[str,
     tree = _load_tree(path, files)
     for unknown in sorted(set(parts or ()) - set(tree)):
         raise UserError(f"{path} holds no {unknown!r}{nearest(unknown, tree)}")
-    return {
-        part: _load_part(path, part, tree[part], files) for part in tree if parts is None or part in parts
-    }
+    return {part: _load_part(path, part, tree[part], files) for part in tree if parts is None or part in parts}
 
 
 # Writing

@@ -133,9 +133,7 @@ def _check_agent(agent: QLearningOptions) -> None:
     if agent.distributional and agent.atoms < 2:
         raise UserError(f"--agent.atoms must be at least 2, not {agent.atoms}")
     if agent.value_min >= agent.value_max:
-        raise UserError(
-            f"--agent.value-min {agent.value_min} must lie below --agent.value-max {agent.value_max}"
-        )
+        raise UserError(f"--agent.value-min {agent.value_min} must lie below --agent.value-max {agent.value_max}")
     if agent.replay and agent.replay_capacity < max(agent.batch_size, agent.learning_starts):
         raise UserError(
             f"--agent.replay-capacity {agent.replay_capacity} can't hold --agent.learning-starts "
@@ -231,9 +229,7 @@ def _kinds(hint: Any) -> list[Any]:
     if origin is tuple:
         return [tuple]
     return [
-        kind
-        for argument in get_args(hint)
-        for kind in ([argument] if isinstance(argument, str) else _kinds(argument))
+        kind for argument in get_args(hint) for kind in ([argument] if isinstance(argument, str) else _kinds(argument))
     ]
 
 

@@ -108,12 +108,7 @@ class RunDirectory:
 
 def check_name(name: str) -> str:
     """The name of a run, if it can be the name of a directory anywhere."""
-    if (
-        not name
-        or name[0] in ".-"
-        or len(name) > 200
-        or not re.fullmatch(r"[^/\\:*?\"<>|\x00-\x1f\x7f]+", name)
-    ):
+    if not name or name[0] in ".-" or len(name) > 200 or not re.fullmatch(r"[^/\\:*?\"<>|\x00-\x1f\x7f]+", name):
         raise UserError(f"{name!r} cannot be the name of a run; use letters, digits, '.', '_' and '-'")
     return name
 

@@ -39,9 +39,7 @@ def _finding(what: str, ok: bool, found: str) -> dict[str, Any]:
 
 
 def _python() -> dict[str, Any]:
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax", "gymnasium", "numpy")
-    )
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax", "gymnasium", "numpy"))
     return _finding("Python", sys.version_info >= (3, 11), f"{sys.version.split()[0]}; {versions}")
 
 

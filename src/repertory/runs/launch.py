@@ -48,7 +48,7 @@ def resume(
         options = dataclasses.replace(options, env_steps=env_steps)
     with directory.hold():
         path = choose_checkpoint(directory)
-        _refuse_finished(directory, options, path)
+        _refuse_finished(directory, options)
         options, plan, agent = stage(options)
         engine = InlineEngine(plan, agent)
         history = History()
@@ -77,7 +77,7 @@ def choose_checkpoint(directory: RunDirectory) -> Path | None:
     return exact[-1] if exact else None
 
 
-def _refuse_finished(directory: RunDirectory, options: RunOptions, path: Path | None) -> None:
+def _refuse_finished(directory: RunDirectory, options: RunOptions) -> None:
     result = directory.read_result() or {}
     steps = result.get("env_steps") or 0
     if result.get("status") in ("completed", "solved") and options.env_steps <= steps:

@@ -3,9 +3,11 @@
 What each key means is told in `docs/metrics.md`. A run that is resumed goes on where its checkpoint was:
 lines beyond it are dropped, and TensorBoard is told to forget the points beyond it.
 
-TensorBoard's event file is written here and now, one record a line. tensorboardX's `SummaryWriter` hands it
-to a thread through a queue of ten; on a full disk the thread dies, and the eleventh record waits for ever.
-Nothing in this file blocks or raises because of the disk: what could not be written is counted in `lost`.
+TensorBoard's event file is written here and now, one record for each line of `metrics.jsonl`.
+tensorboardX's `SummaryWriter` hands it to a thread through a short queue; on a full disk that thread dies,
+the queue fills, and the run waits for ever; and a line of 25 keys costs 2 ms instead of 0.15. Nothing in
+this file blocks or raises because of a full disk once the run has begun: what could not be written is
+counted in `lost`.
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ class Player:
         try:
             evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
             seeds = environments.seeds(seed, EVALUATION_WORKER, 1)
-            return evaluator.evaluate(
-                self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render()))
-            )
+            return evaluator.evaluate(self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render())))
         finally:
             writer.close()
             setting.close()

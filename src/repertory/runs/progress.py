@@ -41,8 +41,8 @@ CELLS = (  # label, key, how the number is written
     ("policy lag", "policy_lag_mean", ".3g"),
 )
 BAR_WIDTH = 40
-SHARES = {"act": "cyan", "environment": "green", "sample": "yellow", "learn": "magenta"}
-SHARES |= {"evaluate": "blue", "checkpoint": "red"}
+SHARES = {"act": "cyan", "environment": "green", "store": "white", "sample": "yellow", "learn": "magenta"}
+SHARES |= {"evaluate": "blue", "checkpoint": "red", "other": "bright_black"}
 
 
 class Progress(Protocol):
@@ -206,8 +206,9 @@ def _cells(values: Values) -> RenderableType:
 
 
 def _time_spent(values: Values) -> list[RenderableType]:
-    """One bar of what the time goes into, and its legend in the same order."""
-    shares = {name: share for name in SHARES if (share := _number(values, f"time/{name}"))}
+    """One bar of what the time goes into, and its legend in the same order, without what rounds to nothing."""
+    shares = {name: _number(values, f"time/{name}") or 0.0 for name in SHARES}
+    shares = {name: share for name, share in shares.items() if share >= 0.005}
     if not shares:
         return []
     blocks = (("█" * round(BAR_WIDTH * share), SHARES[name]) for name, share in shares.items())

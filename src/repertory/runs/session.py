@@ -87,6 +87,9 @@ class Session:
         try:
             with self._signals():
                 return self._train()
+        except SystemExit:
+            self._finish("interrupted")
+            raise
         except BaseException as error:
             self._finish("failed", error=f"{type(error).__name__}: {error}")
             raise
@@ -245,7 +248,7 @@ class Session:
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-        def ask(number: int, _frame: Any) -> None:
+        def ask(_number: int, _frame: Any) -> None:
             if self.stop_asked:
                 sys.exit(130)
             self.stop_asked = True

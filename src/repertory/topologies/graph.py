@@ -45,9 +45,7 @@ def validate(topology: Topology, *, engine: str, agent: str) -> None:
             f"topology {topology.name!r} does not run on engine {engine!r}{nearest(engine, topology.engines)}"
         )
     if agent not in topology.agents:
-        raise UserError(
-            f"topology {topology.name!r} does not train agent {agent!r}{nearest(agent, topology.agents)}"
-        )
+        raise UserError(f"topology {topology.name!r} does not train agent {agent!r}{nearest(agent, topology.agents)}")
     roles = {node.role for node in topology.nodes}
     loose = {end for edge in topology.edges for end in (edge.source, edge.target)} - roles
     if loose:
@@ -57,10 +55,7 @@ def validate(topology: Topology, *, engine: str, agent: str) -> None:
 def draw(topology: Topology) -> str:
     """The topology as text: roles with their counts, then one line for each edge."""
     width = max(len(node.role) for node in topology.nodes)
-    roles = [
-        f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<8} {node.does}"
-        for node in topology.nodes
-    ]
+    roles = [f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<8} {node.does}" for node in topology.nodes]
     edges = [
         f"  [{edge.source}]{'':─<{width - len(edge.source) + 2}} {edge.carries} ──▶ [{edge.target}]   {edge.when}"
         for edge in topology.edges
