@@ -1,0 +1,130 @@
+"""Run commands in turn, several times, and compare medians: machines are noisy, ratios of one go are not.
+
+    python benchmarks/interleave.py learner --repeats 5 --peer-python ~/venvs/sb3/bin/python
+
+Each command prints one JSON line last. The figures of every run, the medians and the ratios go to
+`benchmarks/results/NAME.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is compared: commands by name (`{repeat}` is filled in), and the figure that counts."""
+
+    commands: dict[str, list[str]]
+    figure: str
+    note: str
+
+
+def contests(ours: str, peer: str, replay_peer: str) -> dict[str, Contest]:
+    """Every comparison by name."""
+    sb3, learner = [peer, str(HERE / "peers/sb3.py")], [ours, str(HERE / "learner_speed.py")]
+    replay = [ours, str(HERE / "replay_speed.py")]
+    cpprb = [replay_peer, str(HERE / "peers/cpprb_replay.py")]
+    solve = [ours, "-m", "repertory.cli", "train", "CartPole-v1", "--target-score", "475", "--json", "--env-steps"]
+    solve += ["200000", "--seed", "{repeat}", "--runs-dir", "/tmp/repertory-benchmarks"]
+    return {
+        "learner": Contest(
+            {
+                "ours, 16 environments, 16 updates a call": [*learner, "--environments", "16"],
+                "ours, 1 environment, 1 update a call": [*learner, "--environments", "1"],
+                "stable-baselines3": [*sb3, "w1"],
+            },
+            "updates_per_s",
+            "CartPole-v1, MLP 120-84, batch 128, one update per env step, uniform replay",
+        ),
+        "solve": Contest(
+            {
+                "ours": solve,
+                "stable-baselines3 dqn": [*sb3, "w2", "--algo", "dqn", "--seed", "{repeat}"],
+                "stable-baselines3 ppo": [*sb3, "w2", "--algo", "ppo", "--seed", "{repeat}"],
+            },
+            "total_s",
+            "CartPole-v1, seconds with start-up until 20 greedy episodes average 475",
+        ),
+        "replay": Contest(
+            {
+                f"{who} {spec}": [*command, "--spec", spec]
+                for spec in ("small", "pixels")
+                for who, command in (("ours", replay), ("cpprb", cpprb))
+            },
+            "calls_per_s",
+            "prioritised replay, sample + priority update",
+        ),
+        "pong": Contest(
+            {
+                "ours": [ours, str(HERE / "pong_speed.py"), "--seconds", "45"],
+                "stable-baselines3 dqn": [*sb3, "w3", "--algo", "dqn", "--seconds", "45"],
+            },
+            "env_steps_per_s",
+            "Pong, Nature network, batch 32, one update per 4 agent steps",
+        ),
+    }
+
+
+def run(command: list[str], repeat: int) -> dict[str, Any]:
+    """One command's last JSON line; how long it took goes along."""
+    filled = [word.replace("{repeat}", str(repeat)) for word in command]
+    done = subprocess.run(
+        filled, capture_output=True, text=True, timeout=1200, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise RuntimeError(f"{' '.join(filled)} printed no result:\n{done.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(lines[-1])
+    if "startup_s" in result and "total_s" not in result:
+        result["total_s"] = result["startup_s"] + result["seconds"]
+    return result
+
+
+def medians(results: list[dict[str, Any]], figure: str) -> Any:
+    """Median of a figure, or of each entry of a figure that is a table."""
+    values = [result[figure] for result in results]
+    if isinstance(values[0], dict):
+        return {key: statistics.median(value[key] for value in values) for key in values[0]}
+    return statistics.median(values)
+
+
+def main() -> None:
+    """Parse, run in turn, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contest")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python with stable-baselines3")
+    parser.add_argument("--replay-python", default=sys.executable, help="a Python with cpprb")
+    options = parser.parse_args()
+    contest = contests(sys.executable, options.peer_python, options.replay_python)[options.contest]
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in contest.commands}
+    for repeat in range(options.repeats):
+        for name, command in contest.commands.items():
+            results[name].append(run(command, repeat))
+            print(f"{repeat} {name}: {results[name][-1][contest.figure]}", flush=True)
+    table = {name: medians(rows, contest.figure) for name, rows in results.items()}
+    record = {"note": contest.note, "figure": contest.figure, "machine": machine(), "medians": table, "runs": results}
+    (HERE / "results").mkdir(exist_ok=True)
+    (HERE / f"results/{options.contest}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps({"contest": options.contest, "figure": contest.figure, "medians": table}))
+
+
+def machine() -> str:
+    """What the figures were taken on."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    main()

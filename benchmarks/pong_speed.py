@@ -1,0 +1,63 @@
+"""Agent steps per second of DQN on Pong while learning, one update of 32 per 4 steps: prints one JSON line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+
+import repertory
+from repertory.runs import metrics
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--seconds", type=float, default=45.0)
+parser.add_argument("--environments", type=int, default=8)
+options = parser.parse_args()
+
+WARM_UP = 1_500
+
+with tempfile.TemporaryDirectory() as directory:
+    run = repertory.train(
+        "PongNoFrameskip-v4",
+        env_steps=10**7,
+        seconds=options.seconds + 10,
+        envs_per_actor=options.environments,
+        eval_every=10**9,
+        eval_episodes=1,
+        eval_max_steps=10,
+        checkpoint_every=10**9,
+        log_every=200,
+        runs_dir=directory,
+        quiet=True,
+        agent_options={
+            "batch_size": 32,
+            "replay_ratio": 8.0,
+            "updates_per_call": max(1, options.environments // 4),
+            "learning_rate": 1e-4,
+            "n_step": 1,
+            "double": False,
+            "dueling": False,
+            "prioritized": False,
+            "target_period": 1_000,
+            "target_tau": 0.0,
+            "replay_capacity": 20_000,
+            "learning_starts": 1_000,
+            "epsilon_steps": 10_000,
+            "epsilon_end": 0.01,
+        },
+    )
+    rows = metrics.read(run.directory / "metrics.jsonl")
+    first = next(row for row in rows if row["env_steps"] >= WARM_UP)
+    last = rows[-2]
+    seconds = last["seconds"] - first["seconds"]
+    print(
+        json.dumps(
+            {
+                "env_steps_per_s": round((last["env_steps"] - first["env_steps"]) / seconds, 1),
+                "updates_per_s": round((last["updates"] - first["updates"]) / seconds, 1),
+                "seconds": seconds,
+                "rss_mb": last["rss_mb"],
+                "time": {key: value for key, value in last.items() if key.startswith("time/")},
+            }
+        )
+    )
