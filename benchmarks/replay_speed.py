@@ -1,4 +1,4 @@
-"""Prioritised replay, sample + priority update, on full lanes: prints one JSON line with calls per second by batch size.
+"""Prioritised replay, sample + priority update, on full lanes: one JSON line with calls per second by batch size.
 
 `small`: capacity 1,000,000 of 4 float32. `pixels`: capacity 100,000 of 84×84×4 uint8, stored as single frames.
 """

@@ -1,11 +1,25 @@
 """Repertory: distributed deep reinforcement learning. One agent, one environment, one configuration."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repertory.errors import UserError
 from repertory.runtime import cap_threads
 
-cap_threads()
-
-from repertory.api import Run, evaluate, resume, train  # noqa: E402
-from repertory.errors import UserError  # noqa: E402
+if TYPE_CHECKING:
+    from repertory.api import Run, evaluate, resume, train
 
 __all__ = ["Run", "UserError", "evaluate", "resume", "train"]
 __version__ = "0.1.0"
+
+cap_threads()
+
+
+def __getattr__(name: str) -> Any:
+    """`train` and its kin on first use: they import JAX, which takes a second."""
+    if name in __all__:
+        from repertory import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'repertory' has no attribute {name!r}")

@@ -173,18 +173,18 @@ class Replay:
         ended = (flags & (TERMINATED | TRUNCATED)) != 0
         live = (np.cumsum(ended, axis=1) - ended) == 0
         steps = live.sum(axis=1)
-        reward = (self.lanes.reward.take(window) * live) @ self.discounts[:-1]
+        reward = np.where(live, self.lanes.reward.take(window), 0.0) @ self.discounts[:-1]
         terminated = (((flags & TERMINATED) != 0) & live).any(axis=1)
         discount = np.where(terminated, 0.0, self.discounts[steps])
         return reward.astype(np.float32), discount.astype(np.float32), slot + steps
 
     def update_priorities(self, lane: Indices, slot: Indices, errors: NDArray[np.float32]) -> None:
-        """Priorities of the steps just learned from; those overwritten meanwhile are left alone."""
+        """Priorities of the steps just learned from; errors that are no numbers, or of steps overwritten, are ignored."""
         if self.tree is None or self.prioritization is None:
             return
         lane, slot, errors = lane.ravel(), slot.ravel(), errors.ravel()
         values = (errors.astype(np.float64) + self.prioritization.floor) ** self.prioritization.exponent
-        kept = slot >= self.low[lane]
+        kept = (slot >= self.low[lane]) & np.isfinite(values)
         if not kept.all():
             lane, slot, values = lane[kept], slot[kept], values[kept]
         if len(values):
@@ -200,6 +200,7 @@ class Replay:
         """Continue as if never interrupted."""
         self.low, self.ready = np.array(state["low"]), np.array(state["ready"])
         self.highest = float(state["highest"])
+        self._written = b""
         if self.tree is not None:
             self.tree.load_state(state["tree"])
 
