@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from repertory.runs import launch
 from repertory.runs.config import change
 from repertory.runs.directory import RunDirectory
-from repertory.runs.player import load_player
+from repertory.runs.player import Player, load_player
 from repertory.runs.presets import defaults
 
 
@@ -30,7 +31,11 @@ class Run:
 
     def act(self, observation: Any, action_mask: Any = None) -> int:
         """The greedy action for one observation of the environment."""
-        return load_player(self.directory).act(observation, action_mask)
+        return self._player.act(observation, action_mask)
+
+    @cached_property
+    def _player(self) -> Player:
+        return load_player(self.directory)
 
 
 def train(

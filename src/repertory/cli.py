@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except EnvironmentFailure as error:
-        if error.__cause__ is not None:
+        if error.__cause__ is not None and _has_foreign_frame(error.__cause__):
             traceback.print_exception(error.__cause__)
         return _refuse(str(error))
     except UserError as error:
@@ -96,6 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 1
+
+
+def _has_foreign_frame(error: BaseException) -> bool:
+    """Whether it went through code that is not ours: then its traceback helps the user, else the sentence is all."""
+    ours = str(Path(__file__).parent)
+    return any(not frame.filename.startswith(ours) for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _refuse(sentence: str) -> int:
@@ -129,7 +135,7 @@ def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None
     from repertory.runs.config import flag, names_of
 
     known = {flag(name) for name in names_of(kind)} | {"--help", "-h", "--agent"}
-    known |= {re.sub(r"([^.]*)$", r"no-\1", name) if "." in name else name for name in known}
+    known |= {re.sub(r"\.([^.]*)$", r".no-\1", name) for name in known}
     for argument in arguments:
         name = argument.split("=")[0].replace("_", "-")
         if argument.startswith("--") and name not in known:
@@ -151,14 +157,12 @@ def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None
 
 
 def _sentence(box: str) -> str:
-    """The first paragraph of tyro's framed message."""
-    lines = [line.strip("│ ").strip() for line in box.splitlines() if line.startswith("│")]
-    paragraph: list[str] = []
-    for line in lines:
-        if line.startswith("─"):
-            break
-        paragraph.append(line)
-    return " ".join(paragraph) or "the options can't be read; see --help"
+    """What stands between the first two rules of tyro's message; without a terminal it has no frame."""
+    lines = [line.strip("│ ") for line in box.splitlines()]
+    rules = [index for index, line in enumerate(lines) if line and (line[0] in "╭├" or not line.strip("─-"))]
+    if len(rules) < 2:
+        return "the options can't be read; see --help"
+    return " ".join(line for line in lines[rules[0] + 1 : rules[1]] if line)
 
 
 def train(arguments: list[str]) -> int:
@@ -231,9 +235,9 @@ def evaluate(arguments: list[str]) -> int:
     if options.episodes < 1:
         raise UserError(f"--episodes must be above 0, not {options.episodes}")
     player = load_player(RunDirectory.open(options.run, options.runs_dir).path)
+    film = None if options.record is None else player.record(options.record, options.seed)
     result = player.evaluate(options.episodes, options.seed).summary()
-    if options.record is not None:
-        film = player.record(options.record, options.seed)
+    if film is not None:
         result["recorded"] = {"file": str(options.record), "return": float(film.returns[0])}
     if options.json:
         print(json.dumps(result))

@@ -20,6 +20,11 @@ def cap_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cache_directory() -> Path:
     """Where compiled programs are kept between runs."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

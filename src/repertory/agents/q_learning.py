@@ -7,7 +7,9 @@ are summed when a batch is sampled, so every target here is `reward + discount Â
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +18,7 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import rlax
 
@@ -97,8 +100,10 @@ class QLearningOptions:
     """Highest return on the support."""
 
 
-def make_q_learning(options: QLearningOptions, network: NetworkOptions, spec: EnvironmentSpec) -> Agent:
-    """The agent that the options describe, for environments of this kind."""
+def make_q_learning(
+    options: QLearningOptions, network: NetworkOptions, spec: EnvironmentSpec, threads: int = 1
+) -> Agent:
+    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch."""
     atoms = options.atoms if options.distributional else 1
     streams = (atoms, spec.actions * atoms) if options.dueling else (spec.actions * atoms,)
     module = build_network(network, spec.observation, streams, options.noisy)
@@ -142,7 +147,7 @@ def make_q_learning(options: QLearningOptions, network: NetworkOptions, spec: En
         values=jax.jit(values),
         gradient=jax.jit(gradient),
         apply=jax.jit(apply, donate_argnums=0),
-        learn=learn_in_slices(gradient, apply) if convolves else learn_in_scan(gradient, apply),
+        learn=learn_in_slices(gradient, apply, threads) if convolves else learn_in_scan(gradient, apply),
         layout=layout,
         noisy=options.noisy,
     )
@@ -272,46 +277,57 @@ def learn_in_scan(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerState
     return learn
 
 
-def learn_in_slices(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerState, Learned]]:
-    """One compiled call for each slice of a batch.
+def learn_in_slices(
+    gradient: Any, apply: Any, threads: int = 1
+) -> Callable[[LearnerState, Transitions], tuple[LearnerState, Learned]]:
+    """One compiled call for each slice of a batch, slices side by side on several threads.
 
-    XLA's CPU back end runs a convolution inside `scan` 10 to 30 times slower, and large batches of them slower than
-    small ones; so updates and slices are counted by Python, and a batch of one slice is one call.
+    XLA's CPU back end runs a convolution inside `scan` 10 to 30 times slower, and gives one call no second core; so
+    updates and slices are counted by Python. A batch of one slice is one call.
     """
 
-    @partial(jax.jit, donate_argnums=0)
-    def whole(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+    def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
         vector, learned = gradient(state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates))
         return apply(state, vector), learned
 
-    part = jax.jit(gradient)
-    finish = jax.jit(apply, donate_argnums=0)
+    def combine(state: LearnerState, parts: list[tuple[jax.Array, Learned]]) -> tuple[LearnerState, Learned]:
+        sizes = [learned.priority.shape[0] for _, learned in parts]
+        shares = [size / sum(sizes) for size in sizes]
+        vector = sum(share * part for share, (part, _) in zip(shares, parts, strict=True))
+        loss = sum(share * learned.loss for share, (_, learned) in zip(shares, parts, strict=True))
+        priority = jnp.concatenate([learned.priority for _, learned in parts])
+        return apply(state, vector), Learned(jnp.asarray(loss), priority, jnp.linalg.norm(vector))
 
-    def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
-        size = batch.action.shape[0]
-        if size <= SLICE:
+    whole, part, finish = jax.jit(update, donate_argnums=0), jax.jit(gradient), jax.jit(combine, donate_argnums=0)
+    pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
+
+    def update_in_slices(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+        slices = slice_batch(batch, threads)
+        if len(slices) == 1:
             return whole(state, batch)
         key = jax.random.fold_in(state.key, state.updates)
-        total, parts = 0.0, []
-        for start in range(0, size, SLICE):
-            piece = jax.tree_util.tree_map(lambda x, s=start: x[s : s + SLICE], batch)
-            share = piece.action.shape[0] / size
-            vector, learned = part(state.weights, state.target, piece, key)
-            total = total + vector * share
-            parts.append(learned._replace(loss=learned.loss * share))
-        merged = Learned(
-            sum(p.loss for p in parts), jnp.concatenate([p.priority for p in parts]), jnp.linalg.norm(total)
-        )
-        return finish(state, total), merged
+
+        def one(piece: Transitions) -> tuple[jax.Array, Learned]:
+            return jax.block_until_ready(part(state.weights, state.target, piece, key))
+
+        return finish(state, list(pool.map(one, slices) if pool is not None else map(one, slices)))
 
     def learn(state: LearnerState, batches: Transitions) -> tuple[LearnerState, Learned]:
         results = []
         for index in range(batches.action.shape[0]):
-            state, learned = update(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches))
+            state, learned = update_in_slices(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches))
             results.append(learned)
-        return state, jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *results)
+        return state, jax.tree_util.tree_map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *results)
 
     return learn
+
+
+def slice_batch(batch: Transitions, threads: int) -> list[Transitions]:
+    """Pieces of at most `SLICE` samples, as many as keep the threads busy."""
+    size = batch.action.shape[0]
+    count = max(-(-size // SLICE), min(threads, size))
+    edges = [size * index // count for index in range(count + 1)]
+    return [jax.tree_util.tree_map(lambda x, a=low, b=high: x[a:b], batch) for low, high in itertools.pairwise(edges)]
 
 
 def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, network: NetworkOptions) -> Layout:

@@ -7,7 +7,7 @@ after a checkpoint then depends on the checkpoint alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +115,8 @@ class InlineEngine:
                 pass
             yield
 
-    def evaluate(self, index: int) -> Episodes:
-        """Greedy episodes with the weights of now; `index` chooses their seeds."""
+    def evaluate(self, index: int, watch: Callable[[], None] = lambda: None) -> Episodes:
+        """Greedy episodes with the weights of now; `index` chooses their seeds, `watch` is called at every step."""
         plan = self.plan
         if self._evaluator is None:
             stage = environments.make(
@@ -128,7 +128,7 @@ class InlineEngine:
             self._evaluator = Evaluator(self.agent, stage, max_steps=plan.eval_max_steps)
         self.watch.lap("other")
         seeds = environments.seeds(plan.seed, EVALUATION_WORKER, plan.eval_episodes, index)
-        episodes = self._evaluator.evaluate(self.board.latest()[1], seeds)
+        episodes = self._evaluator.evaluate(self.board.latest()[1], seeds, watch)
         self.watch.lap("evaluate")
         return episodes
 
@@ -140,7 +140,7 @@ class InlineEngine:
             actor.finished = []
         recent = self._episodes[-100:]
         lag = self.learner.lag
-        self._episodes = []
+        self._episodes, self.learner.lag = [], lag[:0]
         env_steps = self.counters.env_steps
         return {
             "epsilon": round(self.plan.epsilon(env_steps), 6),

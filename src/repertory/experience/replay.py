@@ -179,7 +179,7 @@ class Replay:
         return reward.astype(np.float32), discount.astype(np.float32), slot + steps
 
     def update_priorities(self, lane: Indices, slot: Indices, errors: NDArray[np.float32]) -> None:
-        """Priorities of the steps just learned from; errors that are no numbers, or of steps overwritten, are ignored."""
+        """Priorities of steps just learned from; steps overwritten and errors that are no numbers are ignored."""
         if self.tree is None or self.prioritization is None:
             return
         lane, slot, errors = lane.ravel(), slot.ravel(), errors.ravel()

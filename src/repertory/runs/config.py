@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,10 @@ import tyro
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions
 from repertory.errors import UserError, nearest
+from repertory.runtime import usable_cores
 
+SEEDS = 2**32
+"""Seeds lie below it: JAX's keys keep no more bits."""
 AGENTS = ("dqn", "rainbow", "sarsa")
 ENGINES = ("inline",)
 
@@ -61,6 +65,8 @@ class RunOptions:
     """Actors; each plays its own environments."""
     envs_per_actor: int = 1
     """Environments that each actor steps together."""
+    threads: int = 0
+    """Threads that share a convolutional network's batch; 0 = one a core."""
     log_every: int = 1_000
     """Env steps between lines of metrics."""
     checkpoint_every: int = 10_000
@@ -92,7 +98,7 @@ POSITIVE = (
     "agent.optimizer_epsilon",
 )  # fmt: skip
 NOT_NEGATIVE = (
-    "seed", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm", "agent.importance_steps",
+    "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm", "agent.importance_steps",
 )  # fmt: skip
 SHARES = (
     "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
@@ -107,6 +113,9 @@ def flag(name: str) -> str:
 
 def check(options: RunOptions) -> RunOptions:
     """The same options, or a sentence that says which one can't be."""
+    for name in names_of(RunOptions):
+        if isinstance(value_of(options, name), float) and not math.isfinite(value_of(options, name)):
+            raise UserError(f"{flag(name)} must be a finite number, not {value_of(options, name)}")
     for name in POSITIVE:
         if not value_of(options, name) > 0:
             raise UserError(f"{flag(name)} must be above 0, not {value_of(options, name)}")
@@ -116,6 +125,8 @@ def check(options: RunOptions) -> RunOptions:
     for name in SHARES:
         if not 0 <= value_of(options, name) <= 1:
             raise UserError(f"{flag(name)} must lie between 0 and 1, it is {value_of(options, name)}")
+    if options.seed >= SEEDS:
+        raise UserError(f"--seed must lie below {SEEDS}, it is {options.seed}")
     if options.seconds is not None and options.seconds <= 0:
         raise UserError(f"--seconds must be above 0, not {options.seconds}")
     if options.agent_name not in AGENTS:
@@ -130,7 +141,7 @@ def check(options: RunOptions) -> RunOptions:
 
 def _check_agent(agent: QLearningOptions) -> None:
     """Pairs that contradict each other."""
-    if agent.distributional and agent.atoms < 2:
+    if agent.atoms < 2:
         raise UserError(f"--agent.atoms must be at least 2, not {agent.atoms}")
     if agent.value_min >= agent.value_max:
         raise UserError(f"--agent.value-min {agent.value_min} must lie below --agent.value-max {agent.value_max}")
@@ -162,7 +173,7 @@ def resolve(options: RunOptions) -> RunOptions:
             learning_starts=count * (agent.n_step + 1),
             replay_capacity=count * (agent.n_step + 64),
         )
-    return dataclasses.replace(options, agent=agent)
+    return dataclasses.replace(options, agent=agent, threads=options.threads or usable_cores())
 
 
 def value_of(options: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from repertory.runtime import cache_directory
+from repertory.runtime import cache_directory, usable_cores
 
 EXTRAS = {"atari": "ale_py", "minatar": "minatar", "plots": "matplotlib", "video": "imageio", "ray": "ray"}
 GIGABYTE = 1e9
@@ -44,7 +44,7 @@ def _python() -> dict[str, Any]:
 
 
 def _cores() -> dict[str, Any]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     flags = os.environ.get("XLA_FLAGS", "")
     return _finding("cores", usable >= 1, f"{usable} usable; XLA_FLAGS={flags!r}")
 

@@ -74,7 +74,9 @@ def choose_checkpoint(directory: RunDirectory) -> Path | None:
     if not found or result.get("status") not in ("completed", "solved"):
         return found[-1] if found else None
     exact = [path for path in found if checkpoint.manifest(path)["exact"]]
-    return exact[-1] if exact else None
+    if not exact and result["env_steps"] < directory.read_config()["checkpoint_every"]:
+        return None  # it ended before its first regular checkpoint: what it made so far is quickly made again
+    return (exact or found)[-1]
 
 
 def _refuse_finished(directory: RunDirectory, options: RunOptions) -> None:

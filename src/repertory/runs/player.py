@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,19 @@ class Player:
 
     def evaluate(self, episodes: int, seed: int) -> Episodes:
         """Whole greedy episodes from seeds of this seed."""
+        seeds = _seeds(seed, episodes)
         setting = environments.make(
             self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_WORKER
         )
         try:
             evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
-            return evaluator.evaluate(self.weights, environments.seeds(seed, EVALUATION_WORKER, episodes))
+            return evaluator.evaluate(self.weights, seeds)
         finally:
             setting.close()
 
     def record(self, path: Path, seed: int) -> Episodes:
         """One greedy episode as a film, mp4 or gif by the file's ending."""
-        writer = _film(path)
+        seeds, writer = _seeds(seed, 1), _film(path)
         setting = environments.make(
             self.plan.environment,
             1,
@@ -69,11 +70,16 @@ class Player:
         )
         try:
             evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
-            seeds = environments.seeds(seed, EVALUATION_WORKER, 1)
             return evaluator.evaluate(self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render())))
         finally:
             writer.close()
             setting.close()
+
+
+def _seeds(seed: int, episodes: int) -> list[int]:
+    if seed < 0:
+        raise UserError(f"an evaluation's seed must not be negative, it is {seed}")
+    return environments.seeds(seed, EVALUATION_WORKER, episodes)
 
 
 def _film(path: Path) -> Any:
@@ -98,7 +104,6 @@ def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
 
 
-@lru_cache(maxsize=4)
 def load_player(path: Path) -> Player:
     """The agent of a run, from its newest checkpoint."""
     keep_compiled_programs()

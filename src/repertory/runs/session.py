@@ -30,6 +30,10 @@ class History:
     resumes: int = 0
 
 
+class StopAsked(Exception):
+    """Raised inside an evaluation that nobody waits for any more."""
+
+
 class Cadence:
     """Due at every multiple of `every`, once."""
 
@@ -111,6 +115,7 @@ class Session:
                 break
         if status != "interrupted" and not self._evaluated(now):
             self._evaluate(now)
+            status = "interrupted" if self.stop_asked else status
         self._log(now)
         if not self._saved(now):
             self._save(now, exact=False)
@@ -160,7 +165,10 @@ class Session:
         return newest is not None and checkpoint.manifest(newest)["step"] == now
 
     def _evaluate(self, now: int) -> None:
-        episodes = self.engine.evaluate(len(self.history.evaluations))
+        try:
+            episodes = self.engine.evaluate(len(self.history.evaluations), self._leave_if_asked)
+        except StopAsked:
+            return
         self.history.evaluations.append(
             {
                 "env_steps": now,
@@ -171,6 +179,10 @@ class Session:
                 "episodes": len(episodes.returns),
             }
         )
+
+    def _leave_if_asked(self) -> None:
+        if self.stop_asked:
+            raise StopAsked
 
     def _log(self, now: int) -> None:
         updates = self.engine.counters.updates
@@ -209,7 +221,7 @@ class Session:
                 self.directory.checkpoints,
                 state,
                 step=now,
-                keep=self.options.keep_checkpoints,
+                keep=self.options.keep_checkpoints + (not exact),  # a resume may need the last exact one
                 exact=exact,
             )
         except checkpoint.CheckpointFailed as error:
@@ -237,8 +249,16 @@ class Session:
         }
         if error is not None:
             result["error"] = error
-        self.directory.write_result(result)
+        self._write_result(result)
         return result
+
+    def _write_result(self, result: dict[str, Any]) -> None:
+        if self.metrics.lost:
+            self.view.note(f"warning: {self.metrics.lost} lines of metrics could not be written")
+        try:
+            self.directory.write_result(result)
+        except OSError as error:
+            self.view.note(f"warning: {self.directory.result_path} was not written: {error.strerror}")
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     )
     _check_memory(plan)
     _check_pacing(plan)
-    return options, plan, make_q_learning(options.agent, options.network, spec)
+    return options, plan, make_q_learning(options.agent, options.network, spec, threads=options.threads)
 
 
 def _check_memory(plan: Plan) -> None:
