@@ -33,7 +33,7 @@ class Command:
         Command.count += 1
         self.printed = [place / f"{stream}-{Command.count}.txt" for stream in ("out", "err")]
         given = ([str(argument) for argument in arguments], place, self.printed, absent, file_bytes)
-        self.process = SERVER.Process(target=_perform, args=given)
+        self.process = SERVER.Process(target=_perform, args=given, daemon=True)  # ended with a test that fails
         self.process.start()
 
     def wait(self, timeout: float = 60) -> int:
@@ -71,6 +71,11 @@ def _perform(arguments: list[str], place: Path, printed: list[Path], absent: str
     from repertory import cli
 
     sys.exit(cli.main(arguments))
+
+
+def words(text: str) -> list[str]:
+    """Arguments as they are typed."""
+    return text.split()
 
 
 def until(true: Callable[[], Any], timeout: float = 60, what: str = "it") -> None:

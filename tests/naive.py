@@ -167,9 +167,7 @@ class Play:
         if len(lanes):
             self.lanes.begin(lanes, self._seen(lanes), self._masks(len(lanes)))
 
-    def step(
-        self, lanes: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
-    ) -> None:
+    def step(self, lanes: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
         """One step in each of these lanes, which must be playing."""
         if not len(lanes):
             return

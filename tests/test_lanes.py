@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive import Habits, Play, make_spec, poisoned_lanes
 
+from naive import Habits, Play, make_spec, poisoned_lanes
 from repertory.errors import UserError
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Lanes
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,22 +13,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import twins
-from naive import Habits, Play, make_spec
 from numpy.typing import NDArray
 
-from repertory.agents.agent import Agent, LearnerState, Transitions
+import twins
+from naive import Habits, Play, make_spec
+from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
 from repertory.agents.networks import NetworkOptions
-from repertory.agents.q_learning import Head, QLearningOptions, dueling, make_q_learning
+from repertory.agents.q_learning import (
+    Head,
+    QLearningOptions,
+    dueling,
+    learn_in_slices,
+    make_q_learning,
+)
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
-ACTIONS, BATCH = 4, 6
+ACTIONS, BATCH = 4, 8
 PLAIN = QLearningOptions(double=False, max_gradient_norm=0.0, atoms=7, value_min=-2.0, value_max=4.0)
 TINY = NetworkOptions(kind="mlp", hidden=(5,))
-SPEC = EnvironmentSpec(ObservationSpec((3,), "float32", (Part("number", 3),)), ACTIONS)
+SPEC = make_spec()
+KEY = jax.random.key_data(jax.random.key(0))
 IMAGE = EnvironmentSpec(ObservationSpec((36, 36), "uint8", (Part("pixel", 36 * 36),), stack=4), 3)
+
+
+@pytest.fixture
+def uncompiled() -> Iterator[None]:
+    """Each operation by itself: compiling many programs that run once takes all the time; operations are shared."""
+    with jax.disable_jit():
+        yield
 
 
 @cache
@@ -70,7 +85,7 @@ def stacked(*batches: Transitions) -> Transitions:
 def twin_rows(options: QLearningOptions, tree: Any, observation: NDArray[Any]) -> NDArray[Any]:
     """[batch, actions, atoms] by the twins."""
     atoms = options.atoms if options.distributional else 1
-    outputs = twins.network(tree, observation, 2 if options.dueling else 1)
+    outputs = twins.network(tree, observation.reshape(len(observation), -1), 2 if options.dueling else 1)
     return twins.dueling(outputs, ACTIONS, atoms) if options.dueling else outputs.reshape(-1, ACTIONS, atoms)
 
 
@@ -111,6 +126,19 @@ def twin_loss(options: QLearningOptions, errors: NDArray[Any], batch: Transition
     return float(np.mean([w * x for w, x in zip(batch.weight, penalties, strict=True)]))
 
 
+@cache
+def shapes_of(agent: Agent) -> LearnerState:
+    """The learner state's shapes: tracing the initialisers takes long, compiling them longer."""
+    return jax.eval_shape(agent.init, 0)
+
+
+def begin(agent: Agent) -> LearnerState:
+    """A state to learn from, with weights that are not trained and moments that are 0."""
+    θ = vectors(agent)[0] * 0.3
+    blank = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes_of(agent))
+    return blank._replace(weights=θ, target=θ + 0.0, key=KEY + 0)
+
+
 def copy(state: LearnerState) -> LearnerState:
     """The same state in memory of its own: learning consumes the one it is given."""
     return jax.tree_util.tree_map(lambda x: jnp.array(x, copy=True), state)
@@ -119,31 +147,24 @@ def copy(state: LearnerState) -> LearnerState:
 # Targets, errors and losses.
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("target", [False, True])
 @pytest.mark.parametrize(
     "parts",
     [
         {},
-        {"double": True},
-        {"sarsa": True},
-        {"sarsa": True, "double": True},
-        {"loss": "squared"},
-        {"dueling": True},
-        {"distributional": True},
-        {"distributional": True, "double": True},
-        {"distributional": True, "sarsa": True},
-        {"distributional": True, "dueling": True, "double": True},
+        {"double": True, "target": False},
+        {"double": True, "sarsa": True, "dueling": True, "loss": "squared"},
+        {"double": True, "dueling": True, "distributional": True},
+        {"distributional": True, "sarsa": True, "target": False},
     ],
     ids=lambda parts: "+".join(parts) or "plain",
 )
-def test_loss_and_errors_are_the_papers(parts: dict[str, Any], target: bool, masked: bool) -> None:
-    options = replace(PLAIN, target=target, **parts)
-    agent, batch = agent_of(options), make_batch(masked=masked, size=32)
+def test_loss_and_priorities_are_the_papers(parts: dict[str, Any]) -> None:
+    options = replace(PLAIN, **parts)
+    agent, batch = agent_of(options), make_batch(size=32)
     θ, θ_target = vectors(agent)
-    _, learned = agent.gradient(θ, θ_target, batch, jax.random.key_data(jax.random.key(0)))
+    _, learned = agent.gradient(θ, θ_target, batch, KEY)
     tree = agent.layout.unravel(θ)
-    slow = agent.layout.unravel(θ_target) if target else tree
+    slow = agent.layout.unravel(θ_target) if options.target else tree
     rows = twin_rows(options, tree, batch.observation)
     bootstrap = twin_rows(options, slow, batch.next_observation)
     chooser = twin_rows(options, tree, batch.next_observation) if options.double else bootstrap
@@ -152,43 +173,45 @@ def test_loss_and_errors_are_the_papers(parts: dict[str, Any], target: bool, mas
     np.testing.assert_allclose(learned.loss, twin_loss(options, errors, batch), rtol=2e-4)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("sarsa", [False, True])
 @pytest.mark.parametrize("distributional", [False, True])
-def test_errors_have_the_sign_of_the_target_minus_the_value(distributional: bool) -> None:
-    options = replace(PLAIN, distributional=distributional)
+def test_errors_of_given_outputs_are_the_papers(distributional: bool, sarsa: bool, double: bool, masked: bool) -> None:
+    options = replace(PLAIN, distributional=distributional, sarsa=sarsa)
     head = Head(ACTIONS, options.atoms if distributional else 1, options)
-    rng, batch = np.random.default_rng(0), make_batch()
-    rows, bootstrap, chooser = rng.normal(size=(3, BATCH, ACTIONS, head.atoms)).astype(np.float32)
+    batch = make_batch(size=32, masked=masked)
+    rows, bootstrap, online = np.random.default_rng(0).normal(size=(3, 32, ACTIONS, head.atoms)).astype(np.float32)
+    chooser = online if double else bootstrap
     errors = head.errors(jnp.array(rows), batch, jnp.array(bootstrap), head.selector(jnp.array(chooser), batch))
     want = twin_errors(options, rows, batch, bootstrap, chooser)
     assert distributional or (want < 0).any()
     np.testing.assert_allclose(errors, want, rtol=1e-4, atol=1e-5)
+    penalties = np.mean(batch.weight * np.asarray(head.penalty(errors)))
+    np.testing.assert_allclose(penalties, twin_loss(options, want, batch), rtol=1e-4)
 
 
-@pytest.mark.parametrize("reward", [-100.0, -2.0, -0.3, 0.0, 1.0, 3.99, 4.0, 100.0])
-@pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
-def test_projection_keeps_all_probability_on_the_support(reward: float, discount: float) -> None:
+def test_projection_keeps_all_probability_on_the_support() -> None:
     options = replace(PLAIN, distributional=True)
-    head = Head(1, options.atoms, options)
-    rng = np.random.default_rng(0)
-    rows, bootstrap = rng.normal(size=(2, 1, 1, options.atoms)).astype(np.float32)
-    batch = make_batch(size=1, masked=False)._replace(
-        action=np.zeros(1, np.int32),
-        reward=np.array([reward], np.float32),
-        discount=np.array([discount], np.float32),
+    head, z = Head(1, options.atoms, options), twins.support(-2.0, 4.0, options.atoms)
+    cases = list(itertools.product([-100.0, -2.0, -0.3, 0.0, 1.0, 3.99, 4.0, 100.0], [0.0, 0.5, 1.0]))
+    rng, size = np.random.default_rng(0), len(cases)
+    rows, bootstrap = rng.normal(size=(2, size, 1, options.atoms)).astype(np.float32)
+    reward, discount = np.array(cases, np.float32).T
+    batch = make_batch(size=size, masked=False)._replace(
+        action=np.zeros(size, np.int32), reward=reward, discount=discount
     )
     # The gradient of the cross-entropy by the logits is p − m, so m can be read off.
-    logits = jnp.array(rows)
-    gradient = jax.grad(
-        lambda x: head.errors(x, batch, jnp.array(bootstrap), jnp.zeros((1, 1)))[0],
-    )(logits)
-    m = twins.softmax(rows[0, 0]) - np.asarray(gradient)[0, 0]
-    z = twins.support(options.value_min, options.value_max, options.atoms)
-    want = twins.project(reward, discount, z, twins.softmax(bootstrap[0, 0]))
-    np.testing.assert_allclose(m, want, atol=1e-5)
-    np.testing.assert_allclose(want.sum(), 1.0)
-    if discount == 0.0:
-        assert np.count_nonzero(want) <= 2
-        np.testing.assert_allclose(want @ z, np.clip(reward, z[0], z[-1]), atol=1e-6)
+    total = jax.grad(lambda x: head.errors(x, batch, jnp.array(bootstrap), jnp.zeros((size, 1))).sum())
+    gradient = np.asarray(total(jnp.array(rows)))
+    for i, (r, γ) in enumerate(cases):
+        m = twins.softmax(rows[i, 0]) - gradient[i, 0]
+        want = twins.project(r, γ, z, twins.softmax(bootstrap[i, 0]))
+        np.testing.assert_allclose(m, want, atol=1e-5)
+        np.testing.assert_allclose(want.sum(), 1.0)
+        if γ == 0.0:
+            assert np.count_nonzero(want) <= 2
+            np.testing.assert_allclose(want @ z, np.clip(r, z[0], z[-1]), atol=1e-6)
 
 
 @pytest.mark.parametrize("atoms", [1, 7])
@@ -198,6 +221,7 @@ def test_dueling_is_value_plus_centred_advantages(atoms: int) -> None:
     np.testing.assert_allclose(found, twins.dueling(outputs, ACTIONS, atoms), atol=1e-5)
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("distributional", [False, True])
 def test_values_are_the_networks(distributional: bool) -> None:
     options = replace(PLAIN, distributional=distributional, dueling=True)
@@ -261,33 +285,32 @@ def test_sarsa_step_without_a_next_action_falls_back_to_the_best_legal_one() -> 
 def test_gradient_is_the_slope_of_the_loss(parts: dict[str, Any]) -> None:
     agent, batch = agent_of(replace(PLAIN, **parts)), make_batch(size=32)
     θ, θ_target = vectors(agent)
-    key = jax.random.key_data(jax.random.key(0))
-    gradient, learned = agent.gradient(θ, θ_target, batch, key)
+    gradient, learned = agent.gradient(θ, θ_target, batch, KEY)
     np.testing.assert_allclose(learned.gradient_norm, np.linalg.norm(gradient), rtol=1e-5)
     steepest = np.argsort(-np.abs(np.asarray(gradient)))[:8]
     step = 2e-3
     for i in steepest:
-        above, below = (agent.gradient(θ.at[i].add(sign * step), θ_target, batch, key)[1].loss for sign in (1, -1))
+        above, below = (agent.gradient(θ.at[i].add(sign * step), θ_target, batch, KEY)[1].loss for sign in (1, -1))
         np.testing.assert_allclose(gradient[i], (above - below) / (2 * step), rtol=0.05)
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("distributional", [False, True])
 def test_without_a_target_network_no_gradient_flows_through_the_bootstrap(distributional: bool) -> None:
     options = replace(PLAIN, distributional=distributional)
-    batch, key = make_batch(size=32), jax.random.key_data(jax.random.key(0))
+    batch = make_batch()
     θ, other = vectors(agent_of(options))
-    without, _ = agent_of(replace(options, target=False)).gradient(θ, other, batch, key)
-    with_itself, _ = agent_of(options).gradient(θ, θ, batch, key)
+    without, _ = agent_of(replace(options, target=False)).gradient(θ, other, batch, KEY)
+    with_itself, _ = agent_of(options).gradient(θ, θ, batch, KEY)
     np.testing.assert_allclose(without, with_itself, rtol=1e-4, atol=1e-6)
 
 
 def test_importance_weights_scale_each_samples_gradient() -> None:
     agent, batch = agent_of(PLAIN), make_batch(size=2)
     θ, θ_target = vectors(agent)
-    key = jax.random.key_data(jax.random.key(0))
 
     def of(weight: list[float]) -> NDArray[Any]:
-        return np.asarray(agent.gradient(θ, θ_target, batch._replace(weight=np.array(weight, np.float32)), key)[0])
+        return np.asarray(agent.gradient(θ, θ_target, batch._replace(weight=np.array(weight, np.float32)), KEY)[0])
 
     np.testing.assert_allclose(of([0.3, 0.8]), 0.3 * of([1, 0]) + 0.8 * of([0, 1]), rtol=1e-4, atol=1e-5)
 
@@ -302,7 +325,7 @@ def some_gradients(size: int, count: int = 4) -> list[NDArray[np.float32]]:
 @pytest.mark.parametrize(("optimizer", "twin"), [("adam", twins.adam), ("rmsprop", twins.centred_rmsprop)])
 def test_steps_on_the_vector_are_the_optimisers(optimizer: Any, twin: Any) -> None:
     agent = agent_of(replace(PLAIN, optimizer=optimizer, learning_rate=0.01, optimizer_epsilon=1e-3))
-    state = agent.init(0)
+    state = begin(agent)
     θ, gradients = np.asarray(state.weights, float), some_gradients(agent.layout.size)
     for gradient in gradients:
         state = agent.apply(state, jnp.array(gradient))
@@ -314,15 +337,15 @@ def test_long_gradients_are_shortened_to_the_limit(limit: float, scale: float) -
     agent = agent_of(replace(PLAIN, max_gradient_norm=limit))
     gradient = some_gradients(agent.layout.size)[0]
     gradient *= 5.0 / np.linalg.norm(gradient)
-    state = agent.apply(agent.init(0), jnp.array(gradient))
+    state = agent.apply(begin(agent), jnp.array(gradient))
     moment = state.optimizer[0].mu
     np.testing.assert_allclose(moment, 0.1 * scale * gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_no_gradient_at_all_is_not_divided_by() -> None:
     agent = agent_of(replace(PLAIN, max_gradient_norm=2.0))
-    before = np.asarray(agent.init(0).weights)
-    state = agent.apply(agent.init(0), jnp.zeros(agent.layout.size))
+    before = np.asarray(begin(agent).weights)
+    state = agent.apply(begin(agent), jnp.zeros(agent.layout.size))
     np.testing.assert_array_equal(state.weights, before)
     assert int(state.skipped) == 0
 
@@ -332,7 +355,7 @@ def test_no_gradient_at_all_is_not_divided_by() -> None:
 def test_gradient_that_is_not_finite_changes_nothing_and_is_counted(bad: float, limit: float) -> None:
     agent = agent_of(replace(PLAIN, max_gradient_norm=limit))
     gradients = some_gradients(agent.layout.size)
-    state = agent.apply(agent.init(0), jnp.array(gradients[0]))
+    state = agent.apply(begin(agent), jnp.array(gradients[0]))
     before = copy(state)
     state = agent.apply(state, jnp.array(gradients[1]).at[3].set(bad))
     for name in ("weights", "target", "key"):
@@ -347,8 +370,8 @@ def test_gradient_that_is_not_finite_changes_nothing_and_is_counted(bad: float, 
 def test_batch_with_a_reward_that_is_not_finite_is_skipped() -> None:
     agent, batch = agent_of(PLAIN), make_batch()
     batch.reward[1] = np.nan
-    before = np.asarray(agent.init(0).weights)
-    state, _ = agent.learn(agent.init(0), stacked(batch))
+    before = np.asarray(begin(agent).weights)
+    state, _ = agent.learn(begin(agent), stacked(batch))
     np.testing.assert_array_equal(state.weights, before)
     assert int(state.skipped) == 1
 
@@ -357,11 +380,11 @@ def test_batch_with_a_reward_that_is_not_finite_is_skipped() -> None:
 def test_target_is_copied_exactly_at_multiples_of_the_period(calls: list[int]) -> None:
     agent = agent_of(replace(PLAIN, target_period=3))
     batches = [make_batch(seed) for seed in range(7)]
-    alone, history = agent.init(0), []
+    alone, history = begin(agent), []
     for batch in batches:
         alone, _ = agent.learn(alone, stacked(batch))
         history.append(np.asarray(alone.weights).copy())
-    state, done = agent.init(0), 0
+    state, done = begin(agent), 0
     start = np.asarray(state.weights).copy()
     for count in calls:
         state, _ = agent.learn(state, stacked(*batches[done : done + count]))
@@ -374,7 +397,7 @@ def test_target_is_copied_exactly_at_multiples_of_the_period(calls: list[int]) -
 
 def test_soft_target_follows_at_its_rate() -> None:
     agent = agent_of(replace(PLAIN, target_tau=0.1))
-    state = agent.init(0)
+    state = begin(agent)
     θ_target = np.asarray(state.target, float)
     for gradient in some_gradients(agent.layout.size):
         state = agent.apply(state, jnp.array(gradient))
@@ -384,7 +407,7 @@ def test_soft_target_follows_at_its_rate() -> None:
 
 def test_no_target_network_is_never_written() -> None:
     agent = agent_of(replace(PLAIN, target=False, target_period=1))
-    state = agent.init(0)
+    state = begin(agent)
     before = np.asarray(state.target).copy()
     for gradient in some_gradients(agent.layout.size):
         state = agent.apply(state, jnp.array(gradient))
@@ -403,13 +426,13 @@ def test_init_depends_on_the_seed_alone_and_the_target_starts_as_a_copy() -> Non
 # Several updates and slices.
 
 
-@pytest.mark.parametrize("parts", [{}, {"noisy": True, "distributional": True}], ids=["plain", "noisy"])
+@pytest.mark.parametrize("parts", [{}, {"noisy": True}], ids=["plain", "noisy"])
 def test_several_updates_in_one_call_are_several_calls(parts: dict[str, Any]) -> None:
     """To 1e-5, relative to numbers around 1: the compiler fuses a scan's sums in another order."""
     agent = agent_of(replace(PLAIN, target_period=2, **parts))
     batches = [make_batch(seed) for seed in range(5)]
-    together, learned = agent.learn(agent.init(0), stacked(*batches))
-    apart, one_by_one = agent.init(0), []
+    together, learned = agent.learn(begin(agent), stacked(*batches))
+    apart, one_by_one = begin(agent), []
     for batch in batches:
         apart, single = agent.learn(apart, stacked(batch))
         one_by_one.append(single)
@@ -421,16 +444,16 @@ def test_several_updates_in_one_call_are_several_calls(parts: dict[str, Any]) ->
         np.testing.assert_allclose(getattr(learned, name), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-def test_a_batch_learned_in_slices_is_the_whole_batch(noisy: bool) -> None:
-    options = replace(PLAIN, noisy=noisy)
-    agent = make_q_learning(options, NetworkOptions(kind="nature"), IMAGE)
+def test_a_batch_learned_in_slices_is_the_whole_batch() -> None:
+    agent = make_q_learning(PLAIN, NetworkOptions(kind="nature"), IMAGE)
+    start = begin(agent)
+    start = start._replace(weights=start.weights * 0.1, target=start.target * 0.1)
     batch = make_batch(size=48, spec=IMAGE)
-    start = agent.init(0)
     key = jax.random.fold_in(start.key, 0)
     gradient, whole = agent.gradient(start.weights, start.target, batch, key)
     state, sliced = agent.learn(start, stacked(batch))
     scale = float(jnp.abs(gradient).max())
+    # Adam's first moment is a tenth of the first gradient it was given.
     np.testing.assert_allclose(state.optimizer[0].mu / 0.1, gradient, rtol=1e-3, atol=1e-5 * scale)
     np.testing.assert_allclose(sliced.loss, [whole.loss], rtol=1e-4)
     np.testing.assert_allclose(sliced.priority, [whole.priority], rtol=1e-3, atol=1e-4)
@@ -438,13 +461,32 @@ def test_a_batch_learned_in_slices_is_the_whole_batch(noisy: bool) -> None:
     assert int(state.updates) == 1
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_unequal_slices_count_by_their_size_and_share_their_noise(threads: int) -> None:
+    agent, batch = agent_of(PLAIN), make_batch(size=49)
+
+    def gradient(weights: jax.Array, _: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
+        noise = jax.random.normal(key, weights.shape)
+        vector = noise * jnp.mean(batch.reward)
+        return vector, Learned(jnp.mean(batch.reward), jnp.abs(batch.reward), jnp.linalg.norm(vector))
+
+    start = begin(agent)
+    want, whole = gradient(start.weights, start.target, batch, jax.random.fold_in(start.key, 0))
+    learn = learn_in_slices(gradient, lambda state, vector: state._replace(weights=vector), threads)
+    state, sliced = learn(start, stacked(batch))
+    np.testing.assert_allclose(state.weights, want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(sliced.loss, [whole.loss], rtol=1e-4)
+    np.testing.assert_array_equal(sliced.priority, [whole.priority])
+
+
 # Noise.
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_noise_is_fresh_for_each_key_and_none_without() -> None:
     options = replace(PLAIN, noisy=True)
     agent, observation = agent_of(options), make_batch().observation
-    θ = agent.init(0).weights
+    θ = begin(agent).weights
     first, again, other = (
         np.asarray(agent.values(θ, observation, None, np.array(key, np.uint32))) for key in ([1, 1], [1, 1], [1, 2])
     )
@@ -455,22 +497,24 @@ def test_noise_is_fresh_for_each_key_and_none_without() -> None:
     np.testing.assert_allclose(agent.values(θ, observation, None, None), silent, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_online_and_target_network_draw_their_own_noise() -> None:
     agent = agent_of(replace(PLAIN, noisy=True, loss="squared"))
     batch = make_batch(masked=False)
     # The same state before and after: with the same noise in both, Q(s, a) would cancel but for its factor.
     batch = batch._replace(next_observation=batch.observation, reward=np.zeros(BATCH, np.float32))
     batch = batch._replace(discount=np.ones(BATCH, np.float32))
-    θ = agent.init(0).weights
+    θ = begin(agent).weights
     key = jax.random.key_data(jax.random.key(5))
     best = np.asarray(agent.act(θ, batch.observation, None, None)).astype(np.int32)
     _, learned = agent.gradient(θ, θ, batch._replace(action=best), key)
     assert (np.asarray(learned.priority) > 1e-6).all()
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_gradients_reach_every_sigma() -> None:
-    agent, batch = agent_of(replace(PLAIN, noisy=True)), make_batch(size=32)
-    state = agent.init(0)
+    agent, batch = agent_of(replace(PLAIN, noisy=True)), make_batch()
+    state = begin(agent)
     gradient, _ = agent.gradient(state.weights, state.target, batch, state.key)
     sigmas = [name for name in agent.layout.names if name.endswith("sigma")]
     assert len(sigmas) == 4
@@ -508,10 +552,11 @@ def played(count: int) -> Lanes:
     return play.lanes
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("parts", COMBINATIONS, ids="+".join)
 def test_each_combination_of_parts_learns(parts: tuple[str, ...]) -> None:
     options = replace(PLAIN, n_step=3, **{part: PARTS[part] for part in parts})
-    lanes = played(8)
+    lanes = played(BATCH)
     agent = agent_of(replace(options, prioritized=False, replay=True), lanes.spec)
     replay = Replay(
         lanes,
@@ -519,10 +564,10 @@ def test_each_combination_of_parts_learns(parts: tuple[str, ...]) -> None:
         next_actions=options.sarsa,
         prioritization=Prioritization() if options.prioritized else None,
     )
-    sample = replay.sample(8, np.random.default_rng(0), 0.4) if options.replay else replay.newest(8)
+    sample = replay.sample(BATCH, np.random.default_rng(0), 0.4) if options.replay else replay.newest(BATCH)
     assert sample is not None
-    before = np.asarray(agent.init(0).weights).copy()
-    state, learned = agent.learn(agent.init(0), Transitions(*sample.split(1)[:8]))
+    before = np.asarray(begin(agent).weights).copy()
+    state, learned = agent.learn(begin(agent), Transitions(*sample.split(1)[:8]))
     replay.update_priorities(sample.lane, sample.slot, np.asarray(learned.priority))
     assert np.isfinite(learned.loss).all()
     assert np.isfinite(state.weights).all()
@@ -530,10 +575,19 @@ def test_each_combination_of_parts_learns(parts: tuple[str, ...]) -> None:
     assert int(state.skipped) == 0
 
 
+def test_rainbow_compiles_and_learns_several_updates_in_a_call() -> None:
+    agent = agent_of(replace(PLAIN, **dict.fromkeys(RAINBOW, True)))
+    before = np.asarray(begin(agent).weights)
+    state, learned = agent.learn(begin(agent), stacked(make_batch(0), make_batch(1)))
+    assert np.isfinite(learned.loss).all()
+    assert np.isfinite(state.weights).all()
+    assert not np.array_equal(state.weights, before)
+
+
 def test_learning_fits_the_rewards_of_terminal_steps() -> None:
     agent = agent_of(replace(PLAIN, learning_rate=0.01))
     batch = make_batch(size=8)._replace(discount=np.zeros(8, np.float32), weight=np.ones(8, np.float32))
-    state, learned = agent.learn(agent.init(0), stacked(*[batch] * 1500))
+    _, learned = agent.learn(begin(agent), stacked(*[batch] * 1500))
     assert float(learned.loss[-1]) < 0.05 * float(learned.loss[0])
 
 
@@ -551,11 +605,10 @@ def build(outputs: int) -> nn.Module:
     return Outputs(outputs)
 
 
-def test_a_users_network_learns_with_every_head() -> None:
-    for parts in ({}, {"dueling": True, "distributional": True}):
-        options = replace(PLAIN, **parts)
-        agent = make_q_learning(options, NetworkOptions(module=f"{__name__}:build"), SPEC)
-        before = np.asarray(agent.init(0).weights).copy()
-        state, learned = agent.learn(agent.init(0), stacked(make_batch(), make_batch(1)))
-        assert learned.loss.shape == (2,)
-        assert not np.array_equal(state.weights, before)
+@pytest.mark.usefixtures("uncompiled")
+def test_a_users_network_learns() -> None:
+    agent = make_q_learning(replace(PLAIN, dueling=True), NetworkOptions(module=f"{__name__}:build"), SPEC)
+    before = np.asarray(begin(agent).weights)
+    state, learned = agent.learn(begin(agent), stacked(make_batch(), make_batch(1)))
+    assert learned.loss.shape == (2,)
+    assert not np.array_equal(state.weights, before)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive import Habits, Play, make_spec, poisoned_lanes
 from numpy.typing import NDArray
 
+from naive import Habits, Play, make_spec, poisoned_lanes
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay, Sample
 
@@ -387,7 +387,7 @@ def test_newest_is_each_lanes_newest_complete_step(n: int, next_actions: bool) -
         for _ in range(60):
             play.tick()
             sample = replay.newest(3)
-            last = {lane: slot for lane, slot in sorted(play.candidates(n, next_actions))}
+            last = dict(sorted(play.candidates(n, next_actions)))
             found = {} if sample is None else dict(zip(sample.lane.tolist(), sample.slot.tolist(), strict=True))
             assert found == last
             if sample is not None:

@@ -128,9 +128,12 @@ def encode(observation: jax.Array, spec: ObservationSpec) -> jax.Array:
             pieces.append(_encode_part(flat[:, start : start + part.size], part))
             start += part.size
         x = jnp.concatenate(pieces, axis=-1)
-    if spec.is_image and x.shape[1] < x.shape[3]:
-        x = jnp.moveaxis(x, 1, 3)
-    return x
+    return jnp.moveaxis(x, 1, 3) if _planes_first(spec) else x
+
+
+def _planes_first(spec: ObservationSpec) -> bool:
+    """Whether an image's first axis counts its planes: it is then the shorter one."""
+    return spec.is_image and spec.seen_shape[0] < spec.seen_shape[2]
 
 
 def _encode_part(x: jax.Array, part: Part) -> jax.Array:
@@ -152,7 +155,7 @@ def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
         return options.kind
     if not spec.is_image:
         return "mlp"
-    height_width = sorted(spec.seen_shape)[1:]
+    height_width = spec.seen_shape[1:] if _planes_first(spec) else spec.seen_shape[:2]
     return "nature" if min(height_width) >= 36 else "small" if min(height_width) >= 3 else "mlp"
 
 
@@ -183,8 +186,8 @@ class _EncodedModule(nn.Module):
 def _load_builder(path: str) -> Callable[[int], nn.Module]:
     """The user's `build`, found by import path; every way this can fail is one sentence."""
     module_name, _, attribute = path.partition(":")
-    if not attribute:
-        raise UserError(f"network.module {path!r} has no function name; write it as package.module:build")
+    if not module_name or not attribute:
+        raise UserError(f"network.module {path!r} does not name a function; write it as package.module:build")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

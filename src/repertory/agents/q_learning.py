@@ -40,6 +40,10 @@ class QLearningOptions:
     """Samples an update learns from."""
     learning_rate: float = 2.5e-4
     """Step size of the optimiser."""
+    learning_rate_end: float = 0.0
+    """Step size from `learning_rate_steps` on."""
+    learning_rate_steps: int = 0
+    """Env steps over which the step size falls linearly; 0 = it stays."""
     discount: float = 0.99
     """γ: what a reward one step later is worth."""
     n_step: int = 1
@@ -139,10 +143,10 @@ def make_q_learning(
         return vector, Learned(value, priority, jnp.linalg.norm(vector))
 
     apply = make_apply(options)
-    init = partial(_init, module=module, spec=spec.observation, layout=layout, options=options)
+    start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, options=options))
     convolves = network.module is not None or choose_kind(network, spec.observation) == "nature"
     return Agent(
-        init=init,
+        init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
         values=jax.jit(values),
         gradient=jax.jit(gradient),
@@ -225,9 +229,13 @@ def legal(values: jax.Array, mask: Array | None) -> jax.Array:
 
 def make_optimizer(options: QLearningOptions) -> optax.GradientTransformation:
     """The optimiser, on one vector."""
+    rate: Any = options.learning_rate
+    if options.learning_rate_steps > 0:
+        updates = (options.learning_rate_steps - options.learning_starts) * options.replay_ratio / options.batch_size
+        rate = optax.linear_schedule(rate, options.learning_rate_end, max(1, int(updates)))
     if options.optimizer == "adam":
-        return optax.adam(options.learning_rate, eps=options.optimizer_epsilon)
-    return optax.rmsprop(options.learning_rate, decay=0.95, eps=options.optimizer_epsilon, centered=True)
+        return optax.adam(rate, eps=options.optimizer_epsilon)
+    return optax.rmsprop(rate, decay=0.95, eps=options.optimizer_epsilon, centered=True)
 
 
 def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array], LearnerState]:
@@ -339,26 +347,23 @@ def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, netwo
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"the network {name!r} can't read observations {spec.seen_shape}: {reason}") from None
     if getattr(result, "shape", None) != (2, outputs):
         given = getattr(result, "shape", type(result).__name__)
         raise UserError(f"the network {name!r} returned shape {given} for a batch of 2; it must return (2, {outputs})")
+    if set(variables) != {"params"}:
+        raise UserError(f"the network {name!r} has variables {sorted(variables)}; it must have 'params' and no others")
     return Layout.of(variables["params"])
 
 
 def _init(
-    seed: int, *, module: nn.Module, spec: ObservationSpec, layout: Layout, options: QLearningOptions
+    key: jax.Array, *, module: nn.Module, spec: ObservationSpec, layout: Layout, options: QLearningOptions
 ) -> LearnerState:
-    """Fresh weights from the seed; the target starts as a copy."""
-
-    @jax.jit
-    def start(key: jax.Array) -> LearnerState:
-        key_weights, key = jax.random.split(key)
-        sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
-        weights = layout.ravel(module.init(key_weights, sample)["params"])
-        moments = make_optimizer(options).init(weights)
-        zero = jnp.zeros((), jnp.int32)
-        return LearnerState(weights, weights + 0.0, moments, zero, zero, jax.random.key_data(key))
-
-    return start(jax.random.key(seed))
+    """Fresh weights; the target starts as a copy."""
+    key_weights, key = jax.random.split(key)
+    sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
+    weights = layout.ravel(module.init(key_weights, sample)["params"])
+    moments = make_optimizer(options).init(weights)
+    zero = jnp.zeros((), jnp.int32)
+    return LearnerState(weights, weights + 0.0, moments, zero, zero, jax.random.key_data(key))

@@ -80,6 +80,7 @@ class InlineEngine:
             seed=plan.seed,
             watch=self.watch,
         )
+        self.policies = [LocalPolicy(agent, self.board, seed=plan.seed, rank=rank) for rank in range(plan.actors)]
         self.actors = [self._actor(rank) for rank in range(plan.actors)]
         self._evaluator: Evaluator | None = None
         self._episodes: list[tuple[float, int]] = []
@@ -89,7 +90,7 @@ class InlineEngine:
         plan = self.plan
         return Actor(
             environments.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank),
-            LocalPolicy(self.agent, self.board, seed=plan.seed, rank=rank),
+            self.policies[rank],
             self.lanes,
             self.counters,
             plan.epsilon,
@@ -101,7 +102,8 @@ class InlineEngine:
 
     def start(self) -> None:
         """Begin an episode in every environment, from seeds that depend on the run, the actor and the step."""
-        for actor in self.actors:
+        for actor, policy in zip(self.actors, self.policies, strict=True):
+            policy.version = self.board.latest()[0]  # random actions name it before the policy is first asked
             seeds = environments.seeds(self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps)
             actor.restart(seeds)
 

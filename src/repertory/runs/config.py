@@ -98,7 +98,8 @@ POSITIVE = (
     "agent.optimizer_epsilon",
 )  # fmt: skip
 NOT_NEGATIVE = (
-    "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm", "agent.importance_steps",
+    "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm",
+    "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps",
 )  # fmt: skip
 SHARES = (
     "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +71,7 @@ class Player:
         )
         try:
             evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # imageio forks, and execs ffmpeg at once
             return evaluator.evaluate(self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render())))
         finally:
             writer.close()

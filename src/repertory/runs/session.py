@@ -116,7 +116,8 @@ class Session:
         if status != "interrupted" and not self._evaluated(now):
             self._evaluate(now)
             status = "interrupted" if self.stop_asked else status
-        self._log(now)
+        if self._rate[1] != now:  # else this step has its line
+            self._log(now)
         if not self._saved(now):
             self._save(now, exact=False)
         return self._finish(status)

@@ -1,0 +1,406 @@
+"""What can't work is refused in one sentence with exit code 2, and before anything is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from commands import Command, result, words
+from repertory import cli
+from repertory.runs import checkpoint
+from repertory.runs.config import NOT_NEGATIVE, SHARES, RunOptions, flag, names_of, value_of
+from repertory.runs.player import load_player
+
+SHORT = words(
+    "--env-steps 1200 --checkpoint-every 400 --eval-every 400 --eval-episodes 2 --eval-max-steps 30 --quiet "
+    "--envs-per-actor 4 --agent.learning-starts 100 --agent.batch-size 16 --agent.replay-ratio 4 "
+    "--agent.updates-per-call 1 --network.hidden 16 16"
+)
+
+ENVIRONMENT = """
+import gymnasium as gym
+import numpy as np
+
+class Faulty(gym.Env):
+    def __init__(self, fault="", at=50):
+        if fault == "constructor":
+            raise RuntimeError("out of coins")
+        self.observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.fault, self.at, self.total = fault, at, 0
+
+    def reset(self, *, seed=None, options=None):
+        if self.fault == "reset" and self.total >= self.at:
+            raise RuntimeError("out of coins")
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.total += 1
+        fault = self.fault if self.total == self.at else ""
+        if fault == "step":
+            raise RuntimeError("out of coins")
+        observation = np.zeros(5 if fault == "shape" else 3, np.float32)
+        if fault == "nan":
+            observation[1] = np.nan
+        return observation, float("inf") if fault == "inf" else 1.0, self.total % 10 == 0, False, {}
+
+def number():
+    return 3
+"""
+
+NETWORKS = """
+import flax.linen as nn
+
+def number(outputs):
+    return 3
+
+def too_wide(outputs):
+    return nn.Dense(outputs + 1)
+
+def raises(outputs):
+    raise ValueError("no such layer")
+
+class Unreadable(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        raise ValueError("no such layer")
+
+def unreadable(outputs):
+    return Unreadable()
+
+def two(outputs, more):
+    return nn.Dense(outputs)
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Everything happens in a fresh directory, with the user's files in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "faulty.py").write_text(ENVIRONMENT)
+    (tmp_path / f"{tmp_path.name}_networks.py").write_text(NETWORKS)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 1200 env steps with whole checkpoints at 800 and 1200."""
+    place = tmp_path_factory.mktemp("trained")
+    assert cli.main(["train", "CartPole-v1", *SHORT, "--name", "run", "--runs-dir", str(place)]) == 0
+    assert len(checkpoint.whole(place / "run/checkpoints")) == 2
+    return place / "run"
+
+
+@pytest.fixture
+def run(trained: Path, place: Path) -> Path:
+    """A copy of that run that may be spoiled."""
+    return Path(shutil.copytree(trained, place / "runs/run"))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    """The one sentence with which a command is refused."""
+    capsys.readouterr()
+    code = cli.main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert code == 2, said
+    assert said.out == ""
+    assert said.err.startswith("repertory: ")
+    assert said.err.count("\n") == 1, said.err
+    return said.err.removeprefix("repertory: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train CartPol-v1", "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        ("train CartPole-v1 --agent.bach-size 3", "did you mean '--agent.batch-size'?"),
+        ("train CartPole-v1 --agent.bach-size=3", "did you mean '--agent.batch-size'?"),
+        ("train CartPole-v1 --agent.no-replya", "did you mean '--agent.no-replay'?"),
+        ("trian CartPole-v1", "unknown command 'trian'; did you mean 'train'?"),
+        ("train CartPole-v1 --topology singel", "unknown topology 'singel'; did you mean 'single'?"),
+        ("show singel", "unknown topology 'singel'; did you mean 'single'?"),
+        ("train CartPole-v1 --engine inlien", "unknown engine 'inlien'; did you mean 'inline'?"),
+        ("train CartPole-v1 --agent rainbwo", "unknown agent 'rainbwo'; did you mean 'rainbow'?"),
+        ("train CartPole-v1 --agent.batch-size x", "--agent.batch-size: invalid literal for int()"),
+        ("train CartPole-v1 --agent.batch-size 3.5", "--agent.batch-size: invalid literal for int()"),
+        ("train CartPole-v1 --agent.batch-size", "Missing value for argument '--agent.batch-size'"),
+        ("train CartPole-v1 --agent.loss cubic", "invalid choice 'cubic' for argument '--agent.loss'"),
+        ("train CartPole-v1 surplus", "Unrecognized options: surplus"),
+        ("train", "train needs an environment, for example: repertory train CartPole-v1"),
+        ("train --seed 3", "train needs an environment"),
+        ("resume", "The run's name, or its directory. (required)"),
+        ("train Pendulum-v1", "Pendulum-v1 has a continuous action space"),
+        ("train CartPole-v1 --agent.epsilon-start 1.5", "--agent.epsilon-start must lie between 0 and 1, it is 1.5"),
+        ("train CartPole-v1 --agent.epsilon-end -0.1", "--agent.epsilon-end must lie between 0 and 1, it is -0.1"),
+        ("train CartPole-v1 --agent.epsilon-start 0.1 --agent.epsilon-end 0.2", "lies above --agent.epsilon-start"),
+        ("train CartPole-v1 --seed -1", "--seed must not be negative, it is -1"),
+        ("train CartPole-v1 --seed 4294967296", "--seed must lie below 4294967296"),
+        ("train CartPole-v1 --agent.learning-rate nan", "--agent.learning-rate must be a finite number, not nan"),
+        ("train CartPole-v1 --agent.replay-ratio inf", "--agent.replay-ratio must be a finite number, not inf"),
+        ("train CartPole-v1 --seconds nan", "--seconds must be a finite number, not nan"),
+        ("train CartPole-v1 --network.hidden 0", "--network.hidden needs widths above 0"),
+        ("train CartPole-v1 --network.kind nature", "reads images"),
+        ("train CartPole-v1 --env-option gravity", "--env-option takes KEY=VALUE, not 'gravity'"),
+        ("train FrozenLake-v1 --env-option is_slipery=false", "did you mean 'is_slippery'?"),
+        ("train absent.py:Faulty", "there is no file absent.py"),
+        ("train faulty.py:Fualty", "faulty.py has no function 'Fualty'; did you mean 'Faulty'?"),
+        ("train faulty.py:number", "returned a int, not a gymnasium.Env"),
+        ("train absent:Maze-v0", "there is no module 'absent'"),
+        ("train CartPole-v1 --agent.prioritized --agent.no-replay", "--agent.prioritized needs a replay"),
+        ("train CartPole-v1 --agent.replay-capacity 10", "can't hold --agent.learning-starts"),
+        ("train CartPole-v1 --name ../up", "'../up' cannot be the name of a run"),
+        ("resume absent", "there is no run 'absent'; there are no runs in runs"),
+        ("evaluate absent", "there is no run 'absent'; there are no runs in runs"),
+    ],
+)
+def test_bad_argument_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], place: Path, arguments: str, sentence: str
+) -> None:
+    assert sentence in refusal(capsys, *arguments.split())
+    assert not (place / "runs").exists()
+
+
+ANY_NUMBER = {"target_score", "agent.value_min", "agent.value_max"}
+MAY_BE_ZERO = ANY_NUMBER | set(NOT_NEGATIVE) | set(SHARES)
+
+
+def numeric_options() -> list[str]:
+    blank = RunOptions("CartPole-v1", seconds=1.0, target_score=1.0)
+    return [name for name in names_of(RunOptions) if type(value_of(blank, name)) in (int, float)]
+
+
+@pytest.mark.parametrize("name", numeric_options())
+def test_number_out_of_range_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    for value, allowed in ((-1, ANY_NUMBER), (0, MAY_BE_ZERO)):
+        if name not in allowed:
+            sentence = refusal(capsys, "train", "CartPole-v1", "--dry-run", flag(name), value)
+            assert sentence.startswith(flag(name)), sentence
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("absent:build", "can't be imported: No module named 'absent'"),
+        ("{networks}", "write it as package.module:build"),
+        ("{networks}:absent", "has no function 'absent'"),
+        ("{networks}:number", "returned int, not a flax.linen.Module"),
+        ("{networks}:too_wide", "returned shape (2, 3) for a batch of 2; it must return (2, 2)"),
+        ("{networks}:unreadable", "can't read observations (4,): no such layer"),
+        ("{networks}:two", "must take one argument, the number of outputs"),
+        pytest.param(
+            "{networks}:raises",
+            "no such layer",
+            marks=pytest.mark.xfail(raises=ValueError, strict=True, reason="the builder's exception is not caught"),
+        ),
+    ],
+)
+def test_bad_network_module_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], place: Path, module: str, sentence: str
+) -> None:
+    path = module.format(networks=f"{place.name}_networks")
+    assert sentence in refusal(capsys, "train", "CartPole-v1", "--network.module", path)
+
+
+def fail_in_environment(capsys: pytest.CaptureFixture[str], fault: str) -> tuple[str, str]:
+    """What stands above the sentence, and the sentence."""
+    code = cli.main(["train", "faulty.py:Faulty", "--env-option", f"fault={fault}", "--name", fault, *SHORT])
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    above, _, sentence = said.err.strip().rpartition("repertory: ")
+    assert "\n" not in sentence
+    return above, sentence
+
+
+@pytest.mark.parametrize("fault", ["constructor", "reset", "step"])
+def test_environments_own_traceback_stands_whole_above_the_sentence(
+    capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    above, sentence = fail_in_environment(capsys, fault)
+    assert above.startswith("Traceback (most recent call last):\n")
+    assert above.endswith("RuntimeError: out of coins\n")
+    assert "faulty.py" in above
+    assert 'raise RuntimeError("out of coins")' in above
+    assert sentence.startswith("environment 0 of worker 0 ")
+    assert "raised RuntimeError: out of coins" in sentence
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        ("reset", "raised RuntimeError: out of coins (in reset)"),
+        ("step", "raised RuntimeError: out of coins"),
+        ("nan", "returned an observation that is not finite: nan at [1]"),
+        ("inf", "returned a reward that is not finite: inf"),
+        ("shape", "returned an observation of shape (5,) where its space says (3,)"),
+    ],
+)
+def test_failing_environment_is_named_with_seed_and_step_and_the_run_has_failed(
+    capsys: pytest.CaptureFixture[str], place: Path, fault: str, what: str
+) -> None:
+    above, sentence = fail_in_environment(capsys, fault)
+    who, _, rest = sentence.partition(") ")
+    assert who.startswith("environment 0 of worker 0 (seed ")
+    assert who.endswith(", step 50")
+    assert rest == what
+    assert ("Traceback" in above) == (fault in ("reset", "step"))
+    failed = result(place / "runs" / fault)
+    assert failed["status"] == "failed"
+    assert what in failed["error"]
+    assert 150 <= failed["env_steps"] <= 200
+
+
+def test_run_directory_that_exists_is_refused(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    sentence = refusal(capsys, "train", "CartPole-v1", *SHORT, "--name", "run")
+    assert sentence == "runs/run exists; go on with 'repertory resume run', or choose another --name"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("run")
+def test_unknown_run_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("resume", "evaluate"):
+        assert refusal(capsys, command, "rnu") == "there is no run 'rnu'; did you mean 'run'?"
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("evaluate run --record film.avi", "--record writes .mp4 or .gif, not 'film.avi'"),
+        ("evaluate run --record absent/film.gif", "--record can't write absent/film.gif"),
+        ("evaluate run --episodes 0", "--episodes must be above 0, not 0"),
+        ("evaluate run --seed -1", "seed must not be negative, it is -1"),
+        ("resume run --env-steps 0", "--env-steps must be above 0, not 0"),
+        ("resume run --env-steps 100", "has made its 1200 env steps already"),
+    ],
+)
+def test_bad_argument_of_a_run_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: str, sentence: str
+) -> None:
+    assert sentence in refusal(capsys, *arguments.split())
+
+
+def test_run_without_checkpoint_starts_anew_but_is_not_evaluated(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    (run / "result.json").unlink()
+    assert "has no whole checkpoint yet" in refusal(capsys, "evaluate", "run")
+    assert cli.main(["resume", "run", "--quiet"]) == 0
+    assert result(run)["status"] == "completed"
+    assert result(run)["env_steps"] == 1200
+
+
+def test_truncated_checkpoint_gives_way_to_the_whole_one_before(run: Path) -> None:
+    earlier, newest = checkpoint.whole(run / "checkpoints")
+    first = checkpoint.load(earlier)["history"]["evaluations"][0]
+    largest = max(newest.iterdir(), key=lambda path: path.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    saved = checkpoint.load(earlier)["learner"]["learned"]["00"]
+    assert load_player(run).weights.tobytes() == saved.tobytes()
+    assert cli.main(["evaluate", "run", "--episodes", "1"]) == 0
+    assert cli.main(["resume", "run", "--env-steps", "1300", "--quiet"]) == 0
+    assert result(run)["env_steps"] == 1300
+    assert result(run)["evaluations"][0] == first, "it went on from the earlier one, not from the start"
+
+
+class Bomb:
+    """Unpickling it makes a file."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_pickle_in_place_of_the_arrays_is_refused_and_not_executed(
+    capsys: pytest.CaptureFixture[str], run: Path, place: Path
+) -> None:
+    for path in checkpoint.whole(run / "checkpoints"):
+        forge(path, "learner.safetensors", pickle.dumps(Bomb()))
+    for command in ("evaluate", "resume"):
+        extra = ["--env-steps", 1300, "--quiet"] if command == "resume" else []
+        assert "is not the safetensors file" in refusal(capsys, command, "run", *extra)
+    assert not (place / "exploded").exists()
+    pickle.loads(pickle.dumps(Bomb()))
+    assert (place / "exploded").exists(), "the bomb is live"
+
+
+def forge(path: Path, name: str, content: bytes) -> None:
+    """Replace a file of a checkpoint, and make the manifest agree."""
+    (path / name).write_bytes(content)
+    about = json.loads((path / "manifest.json").read_bytes())
+    about["files"][name] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    del about["crc32"]
+    about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    (path / "manifest.json").write_text(json.dumps(about))
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("absent", "arguments", "extra"),
+    [
+        ("ale_py", "train ALE/Pong-v5", "atari"),
+        ("minatar", "train MinAtar/Breakout-v1", "minatar"),
+        ("imageio", "evaluate run --record film.gif", "video"),
+        ("imageio_ffmpeg", "evaluate run --record film.mp4", "video"),
+    ],
+)
+def test_missing_extra_is_answered_with_the_line_that_installs_it(
+    place: Path, absent: str, arguments: str, extra: str
+) -> None:
+    command = Command(place, *arguments.split(), absent=absent)
+    assert command.wait() == 2
+    assert command.err.startswith("repertory: ")
+    assert command.err.endswith(f"needs the extra '{extra}': pip install 'repertory[{extra}]'\n")
+    assert command.err.count("\n") == 1
+
+
+def test_replay_larger_than_memory_is_refused_before_it_is_allocated(capsys: pytest.CaptureFixture[str]) -> None:
+    before = psutil.Process().memory_info()
+    sentence = refusal(capsys, "train", "CartPole-v1", "--agent.replay-capacity", 10_000_000_000)
+    after = psutil.Process().memory_info()
+    assert sentence.startswith("a replay of 10,000,000,000 steps needs 3")
+    assert "00 GB, but" in sentence
+    assert after.rss - before.rss < 100e6
+    assert after.vms - before.vms < 1e9
+
+
+OFTEN = ["--log-every", "16", "--checkpoint-every", "300", "--json", "--name", "run"]
+
+
+def check_completed_without_room(command: Command) -> None:
+    assert command.wait() == 0, command.err
+    assert "Traceback" not in command.err
+    assert "warning: the checkpoint at step 300 was not saved" in command.err
+    assert "training goes on" in command.err
+    assert "lines of metrics could not be written" in command.err
+    printed = json.loads(command.out)
+    assert (printed["status"], printed["env_steps"]) == ("completed", 1200)
+
+
+def test_training_goes_on_when_the_disk_is_full(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, timeout=10).returncode != 0:
+        pytest.skip("only root can mount a small disk")
+    try:
+        command = Command(place, "train", "CartPole-v1", *SHORT, *OFTEN, "--runs-dir", disk)
+        check_completed_without_room(command)
+        assert "result.json was not written: No space left on device" in command.err
+    finally:
+        subprocess.run(["umount", str(disk)], check=True, timeout=10)
+
+
+def test_training_goes_on_when_files_may_not_grow(place: Path) -> None:
+    command = Command(place, "train", "CartPole-v1", *SHORT, *OFTEN, file_bytes=30_000)
+    check_completed_without_room(command)
+    assert result(place / "runs/run")["status"] == "completed"
