@@ -118,7 +118,7 @@ PRESETS = (
     ),
     Preset(
         "MinAtar/",
-        "not measured yet",
+        "no score measured: it did not reach its first evaluation in 5 minutes on a busy 2-core machine",
         {
             "env_steps": 1_000_000,
             "envs_per_actor": 8,
@@ -141,7 +141,7 @@ PRESETS = (
     ),
     Preset(
         "ALE/",
-        "not measured yet",
+        "not trained: only 15,000 env steps were run, to see that it runs",
         {
             "env_steps": 2_000_000,
             "envs_per_actor": 8,
