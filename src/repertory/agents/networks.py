@@ -159,6 +159,11 @@ def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
     return "nature" if min(height_width) >= 36 else "small" if min(height_width) >= 3 else "mlp"
 
 
+def convolves(options: NetworkOptions, spec: ObservationSpec) -> bool:
+    """Whether the network has, or may have, real convolutions."""
+    return options.module is not None or choose_kind(options, spec) == "nature"
+
+
 def build_network(options: NetworkOptions, spec: ObservationSpec, streams: tuple[int, ...], noisy: bool) -> nn.Module:
     """The network that the options ask for, with `sum(streams)` outputs."""
     if options.module is None:

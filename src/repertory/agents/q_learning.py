@@ -23,7 +23,7 @@ import optax
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Transitions
-from repertory.agents.networks import NetworkOptions, build_network, choose_kind
+from repertory.agents.networks import NetworkOptions, build_network, convolves
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.specs import EnvironmentSpec, ObservationSpec
@@ -144,14 +144,15 @@ def make_q_learning(
 
     apply = make_apply(options)
     start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, options=options))
-    convolves = network.module is not None or choose_kind(network, spec.observation) == "nature"
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
         values=jax.jit(values),
         gradient=jax.jit(gradient),
         apply=jax.jit(apply, donate_argnums=0),
-        learn=learn_in_slices(gradient, apply, threads) if convolves else learn_in_scan(gradient, apply),
+        learn=learn_in_slices(gradient, apply, threads)
+        if convolves(network, spec.observation)
+        else learn_in_scan(gradient, apply),
         layout=layout,
         noisy=options.noisy,
     )

@@ -16,13 +16,11 @@ from repertory.runs.config import RunOptions, from_dict, to_dict
 from repertory.runs.directory import RunDirectory, fresh_name
 from repertory.runs.session import History, Session, load_history
 from repertory.runs.staging import stage
-from repertory.runtime import keep_compiled_programs
 
 
 def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, Any]:
     """Train from nothing; returns the result."""
     called_at = called_at or time.time()
-    keep_compiled_programs()
     options, plan, agent = stage(options)
     engine = InlineEngine(plan, agent)
     name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
@@ -42,7 +40,6 @@ def resume(
 ) -> dict[str, Any]:
     """Go on with a run from its newest usable checkpoint; without one, from the start."""
     called_at = called_at or time.time()
-    keep_compiled_programs()
     options = dataclasses.replace(from_dict(directory.read_config()), **view)  # type: ignore[arg-type]
     if env_steps is not None:
         options = dataclasses.replace(options, env_steps=env_steps)

@@ -22,7 +22,6 @@ from repertory.runs import checkpoint
 from repertory.runs.config import from_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.staging import stage
-from repertory.runtime import keep_compiled_programs
 
 FRAMES_PER_S = 30
 
@@ -108,7 +107,6 @@ def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def load_player(path: Path) -> Player:
     """The agent of a run, from its newest checkpoint."""
-    keep_compiled_programs()
     directory = RunDirectory(path)
     newest = checkpoint.latest(directory.checkpoints)
     if newest is None:

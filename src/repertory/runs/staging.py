@@ -8,11 +8,13 @@ import psutil
 
 from repertory import topologies
 from repertory.agents.agent import Agent
+from repertory.agents.networks import convolves
 from repertory.agents.q_learning import make_q_learning
 from repertory.engines.plan import Plan
 from repertory.errors import UserError
 from repertory.experience import environments
 from repertory.runs.config import RunOptions, check, environment_options, resolve
+from repertory.runtime import start_jax
 from repertory.topologies.graph import validate
 
 
@@ -22,6 +24,7 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     validate(topologies.find(options.topology), engine=options.engine, agent=options.agent_name)
     chosen = environment_options(options)
     spec = environments.describe(options.environment, chosen)
+    start_jax(options.threads if convolves(options.network, spec.observation) else 1)
     plan = Plan(
         environment=options.environment,
         environment_options=chosen,
