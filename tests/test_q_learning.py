@@ -564,7 +564,7 @@ def test_each_combination_of_parts_learns(parts: tuple[str, ...]) -> None:
         next_actions=options.sarsa,
         prioritization=Prioritization() if options.prioritized else None,
     )
-    sample = replay.sample(BATCH, np.random.default_rng(0), 0.4) if options.replay else replay.newest(BATCH)
+    sample = replay.sample(BATCH, np.random.default_rng(0), 0.4) if options.replay else replay.next(BATCH)
     assert sample is not None
     before = np.asarray(begin(agent).weights).copy()
     state, learned = agent.learn(begin(agent), Transitions(*sample.split(1)[:8]))

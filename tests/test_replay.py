@@ -379,19 +379,25 @@ def test_state_loaded_into_a_replay_in_use_is_taken_over() -> None:
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("next_actions", [False, True])
-def test_newest_is_each_lanes_newest_complete_step(n: int, next_actions: bool) -> None:
+def test_next_gives_every_step_once_and_in_its_lanes_order(n: int, next_actions: bool) -> None:
     for seed in range(5):
-        play = play_in(3, 16, seed, Habits())
+        play = play_in(3, 32, seed, Habits())
         replay = Replay(play.lanes, n_step=n, discount=GAMMA, next_actions=next_actions)
-        assert replay.newest(3) is None
-        for _ in range(60):
+        assert replay.next(1) is None
+        possible: set[tuple[int, int]] = set()
+        taken: list[tuple[int, int]] = []
+        for _ in range(100):
             play.tick()
-            sample = replay.newest(3)
-            last = dict(sorted(play.candidates(n, next_actions)))
-            found = {} if sample is None else dict(zip(sample.lane.tolist(), sample.slot.tolist(), strict=True))
-            assert found == last
-            if sample is not None:
+            possible |= set(play.candidates(n, next_actions))
+            while (sample := replay.next(2)) is not None:
                 assert_like_naive(sample, play, replay)
+                taken += zip(sample.lane.tolist(), sample.slot.tolist(), strict=True)
+        assert len(taken) == len(set(taken))
+        assert possible >= set(taken)
+        assert len(possible - set(taken)) < 2
+        for lane in range(3):
+            slots = [slot for where, slot in taken if where == lane]
+            assert slots == sorted(slots)
 
 
 def test_guard_keeps_a_distance_from_the_writer() -> None:

@@ -26,8 +26,9 @@ class Run:
 
     @property
     def score(self) -> float:
-        """Mean of the last evaluation."""
-        return float(self.result["score"])
+        """Mean of the last evaluation; NaN before the first."""
+        score = self.result["score"]
+        return float("nan") if score is None else float(score)
 
     def act(self, observation: Any, action_mask: Any = None) -> int:
         """The greedy action for one observation of the environment."""

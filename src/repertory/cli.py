@@ -183,9 +183,11 @@ def train(arguments: list[str]) -> int:
 
 def _dry_run(options: Any) -> int:
     from repertory.runs.presets import find_preset
-    from repertory.runs.staging import forecast, stage
+    from repertory.runs.staging import check_memory, forecast, stage
 
-    values = forecast(*stage(options))
+    options, plan, agent = stage(options)
+    check_memory(plan)
+    values = forecast(options, plan, agent)
     if options.json:
         print(json.dumps(values))
         return 0

@@ -197,14 +197,17 @@ def _load_builder(path: str) -> Callable[[int], nn.Module]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"network.module {path!r} can't be imported: {error}") from None
+    except Exception as error:
+        raise UserError(f"network.module {path!r} can't be imported: {type(error).__name__}: {error}") from None
     build = getattr(module, attribute, None)
     if not callable(build):
         raise UserError(f"network.module {path!r}: {module_name} has no function {attribute!r}")
 
     def checked(outputs: int) -> nn.Module:
-        network: Any = build(outputs)
+        try:
+            network: Any = build(outputs)
+        except Exception as error:
+            raise UserError(f"network.module {path!r} raised {type(error).__name__}: {error}") from None
         if not isinstance(network, nn.Module):
             raise UserError(f"network.module {path!r} returned {type(network).__name__}, not a flax.linen.Module")
         return network

@@ -253,7 +253,7 @@ def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array],
         weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
         moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
         updates = state.updates + 1
-        target = move_target(options, state.target, weights, updates)
+        target = jnp.where(finite, move_target(options, state.target, weights, updates), state.target)
         return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
 
     return apply

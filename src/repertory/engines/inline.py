@@ -161,6 +161,7 @@ class InlineEngine:
     def settle(self) -> dict[str, Any]:
         """End the running episodes and return everything a checkpoint needs; `start` goes on from there."""
         self.learner.check()
+        self.learner.settle()
         self.lanes.interrupt()
         return {
             "env_steps": self.counters.env_steps,

@@ -66,6 +66,7 @@ class Replay:
         self.prioritization = prioritization
         self.low = np.zeros(lanes.count, np.int64)
         self.ready = np.zeros(lanes.count, np.int64)
+        self.taken = np.zeros(lanes.count, np.int64)
         self.tree = PriorityTree(lanes.count * lanes.length) if prioritization else None
         self.highest = 1.0
         self._written = b""
@@ -128,15 +129,18 @@ class Replay:
             missing = missing[(self.lanes.flags.take(self.lanes.index(lanes, slots)) & FINAL) != 0]
         return lane, slot
 
-    def newest(self, size: int) -> Sample | None:
-        """The newest complete step of each lane, or of the `size` lanes last written: learning without a memory."""
+    def next(self, size: int) -> Sample | None:
+        """The oldest `size` steps that were not taken yet, or None if there are fewer: learning without a memory."""
         self.refresh()
-        slot = self.ready - 1
-        for _ in range(2):
-            final = (self.lanes.flags.take(self.lanes.index(np.arange(self.lanes.count), slot)) & FINAL) != 0
-            slot = slot - final
-        lane = np.flatnonzero(slot >= self.low)[:size]
-        return self.gather(lane, slot[lane], np.ones(len(lane), np.float32)) if len(lane) else None
+        lane, slot = _ranges(np.maximum(self.taken, self.low), self.ready)
+        is_step = (self.lanes.flags.take(self.lanes.index(lane, slot)) & FINAL) == 0
+        lane, slot = lane[is_step], slot[is_step]
+        if len(lane) < size:
+            return None
+        oldest = np.argsort(slot - self.taken[lane], kind="stable")[:size]
+        lane, slot = lane[oldest], slot[oldest]
+        np.maximum.at(self.taken, lane, slot + 1)
+        return self.gather(lane, slot, np.ones(size, np.float32))
 
     def gather(self, lane: Indices, slot: Indices, weight: NDArray[np.float32]) -> Sample:
         """The transitions that begin at these steps."""
@@ -194,11 +198,11 @@ class Replay:
     def state(self) -> dict[str, Any]:
         """What the lanes themselves do not hold."""
         tree = self.tree.state() if self.tree is not None else {}
-        return {"low": self.low, "ready": self.ready, "highest": self.highest, "tree": tree}
+        return {"low": self.low, "ready": self.ready, "taken": self.taken, "highest": self.highest, "tree": tree}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue as if never interrupted."""
-        self.low, self.ready = np.array(state["low"]), np.array(state["ready"])
+        self.low, self.ready, self.taken = (np.array(state[name]) for name in ("low", "ready", "taken"))
         self.highest = float(state["highest"])
         self._written = b""
         if self.tree is not None:

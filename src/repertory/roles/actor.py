@@ -38,6 +38,7 @@ class Actor:
         self.lengths = np.zeros(environments.count, np.int64)
         self.finished: list[tuple[float, int]] = []
         self._waiting: NDArray[np.bool_] | None = None
+        self._actions: NDArray[np.integer[Any]] | None = None
 
     def restart(self, seeds: list[int]) -> None:
         """Begin anew in every environment; episodes that were running count in no statistic."""
@@ -45,11 +46,15 @@ class Actor:
         self.experience.begin(self.lanes, self.observation, self.mask)
         self.returns[:] = 0.0
         self.lengths[:] = 0
-        self._waiting = None
+        self._waiting = self._actions = None
 
     def step(self) -> bool:
-        """One step in every environment, once the policy has answered."""
-        actions = self._choose()
+        """One step in every environment, once the policy has answered; then the question for the next one.
+
+        Asking last lets the environments play while a learner in the same process is still computing the weights that
+        the answer waits for.
+        """
+        actions = self._actions if self._actions is not None else self._choose()
         if actions is None:
             return False
         self.watch.lap("act")
@@ -58,6 +63,8 @@ class Actor:
         self._store(actions, result)
         self._account(result)
         self.watch.lap("store")
+        self._actions = self._choose()
+        self.watch.lap("act")
         return True
 
     def _choose(self) -> NDArray[np.integer[Any]] | None:

@@ -52,27 +52,37 @@ class Learner:
         self._losses: list[jax.Array] = []
         self._loss_sum, self._loss_count = 0.0, 0
         self.lag: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._drawn: Sample | None = None
         weights.publish(0, self.learned.weights)
 
     def step(self) -> bool:
-        """One compiled call of updates, if as many are owed."""
+        """One compiled call of updates, if as many are owed.
+
+        The call runs by itself; meanwhile the next batches are drawn. Prioritised ones wait for its priorities.
+        """
         lesson = self.lesson
         if self.pacing.owed(self.counters.env_steps) < lesson.updates_per_call:
             return False
-        sample = self._draw()
+        sample = self._drawn or self._draw()
         if sample is None:
             return False
         self.watch.lap("sample")
         self.learned, learned = self.agent.learn(self.learned, Transitions(*sample[:8]))
         self._conclude(sample, learned)
         self.watch.lap("learn")
+        self._drawn = self._draw() if lesson.replay and not lesson.prioritized else None
+        self.watch.lap("sample")
         return True
+
+    def settle(self) -> None:
+        """Forget what was drawn ahead, so that nothing but the state decides what comes next."""
+        self._drawn = None
 
     def _draw(self) -> Sample | None:
         lesson = self.lesson
         if not lesson.replay:
-            sample = self.experience.newest(lesson.batch_size)
-            return None if sample is None or len(sample.slot) < lesson.batch_size else sample.split(1)
+            sample = self.experience.next(lesson.batch_size)
+            return None if sample is None else sample.split(1)
         size = lesson.batch_size * lesson.updates_per_call
         beta = self.importance(self.counters.env_steps) if lesson.prioritized else 0.0
         return self.experience.sample(size, self.rng, beta).split(lesson.updates_per_call)

@@ -70,8 +70,8 @@ class ExperienceSource(Protocol):
     def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
         """`size` steps."""
 
-    def newest(self, size: int) -> Sample | None:
-        """The newest step of each of at most `size` lanes."""
+    def next(self, size: int) -> Sample | None:
+        """The oldest `size` steps that were not taken yet, or None if there are fewer."""
 
     def update_priorities(self, lane: NDArray[np.int64], slot: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
         """What learning from those steps showed."""

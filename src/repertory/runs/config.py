@@ -164,14 +164,16 @@ def resolve(options: RunOptions) -> RunOptions:
     agent = options.agent
     if options.agent_name == "sarsa":
         agent = dataclasses.replace(agent, sarsa=True)
+    count = options.actors * options.envs_per_actor
+    first = count * (agent.n_step + 1)  # before that, no lane has a step whose return is complete
+    agent = dataclasses.replace(agent, learning_starts=max(agent.learning_starts, first))
     if not agent.replay:
-        count = options.actors * options.envs_per_actor
         agent = dataclasses.replace(
             agent,
             batch_size=count,
             replay_ratio=1.0,
             updates_per_call=1,
-            learning_starts=count * (agent.n_step + 1),
+            learning_starts=first,
             replay_capacity=count * (agent.n_step + 64),
         )
     return dataclasses.replace(options, agent=agent, threads=options.threads or usable_cores())

@@ -15,13 +15,14 @@ from repertory.runs import checkpoint
 from repertory.runs.config import RunOptions, from_dict, to_dict
 from repertory.runs.directory import RunDirectory, fresh_name
 from repertory.runs.session import History, Session, load_history
-from repertory.runs.staging import stage
+from repertory.runs.staging import check_memory, stage
 
 
 def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, Any]:
     """Train from nothing; returns the result."""
     called_at = called_at or time.time()
     options, plan, agent = stage(options)
+    check_memory(plan)
     engine = InlineEngine(plan, agent)
     name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
     directory = RunDirectory.create(options.runs_dir, name)
@@ -40,13 +41,14 @@ def resume(
 ) -> dict[str, Any]:
     """Go on with a run from its newest usable checkpoint; without one, from the start."""
     called_at = called_at or time.time()
-    options = dataclasses.replace(from_dict(directory.read_config()), **view)  # type: ignore[arg-type]
+    options = dataclasses.replace(from_dict(directory.read_config()), seconds=None, **view)  # type: ignore[arg-type]
     if env_steps is not None:
         options = dataclasses.replace(options, env_steps=env_steps)
     with directory.hold():
         path = choose_checkpoint(directory)
         _refuse_finished(directory, options)
         options, plan, agent = stage(options)
+        check_memory(plan)
         engine = InlineEngine(plan, agent)
         history = History()
         if path is not None:

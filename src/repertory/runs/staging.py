@@ -37,12 +37,12 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
         eval_max_steps=options.eval_max_steps,
         seed=options.seed,
     )
-    _check_memory(plan)
     _check_pacing(plan)
     return options, plan, make_q_learning(options.agent, options.network, spec, threads=options.threads)
 
 
-def _check_memory(plan: Plan) -> None:
+def check_memory(plan: Plan) -> None:
+    """Refuse a replay that the machine can't hold."""
     available = psutil.virtual_memory().available
     if plan.replay_bytes > available:
         raise UserError(
