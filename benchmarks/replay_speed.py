@@ -63,7 +63,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     environment, capacity = spec(options.spec)
     lanes = Lanes(environment, LANES, Lanes.length_for(capacity, LANES))
-    replay = Replay(lanes, prioritization=Prioritization(0.6))
+    replay = Replay(lanes, prioritization=Prioritization(0.6), buffers=3)
     adds = fill(lanes, rng, int(capacity * 1.1))
     replay.sample(32, rng, 0.4)
     calls = {f"batch {size}": calls_per_s(replay, size, rng, options.seconds) for size in BATCH_SIZES}

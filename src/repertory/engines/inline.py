@@ -24,6 +24,8 @@ from repertory.roles.learner import Learner, Lesson
 from repertory.roles.local_policy import LocalPolicy
 from repertory.roles.stopwatch import Stopwatch
 
+BUFFERS = 3
+"""Samples alive at once: one that is learned from, one drawn ahead, one being drawn."""
 EVALUATION_WORKER = 1_000_000
 """Seeds of evaluation environments are drawn as for a worker that no actor has the rank of."""
 
@@ -67,6 +69,7 @@ class InlineEngine:
             discount=options.discount,
             next_actions=options.sarsa,
             prioritization=Prioritization(options.priority_exponent) if options.prioritized else None,
+            buffers=BUFFERS,
         )
         lesson = Lesson(options.batch_size, options.updates_per_call, options.replay, options.prioritized)
         self.learner = Learner(

@@ -148,15 +148,16 @@ class Lanes:
         """Where slots lie when the first two axes are read as one: `take` with it is the fastest gather."""
         return lanes * self.length + slots % self.length
 
-    def stacks(self, lanes: Indices, slots: Indices, index: Indices) -> NDArray[Any]:
+    def stacks(self, lanes: Indices, slots: Indices, index: Indices, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Observations as a network sees them: the newest frame last, none from before the episode began."""
         depth = self.spec.observation.stack
         frames = self.observation.reshape(-1, *self.spec.observation.shape)
         if depth == 1:
-            return frames.take(index, axis=0)
+            return frames.take(index, axis=0, out=out, mode="clip")
         age = self.age.take(index)[:, None]
         back = np.arange(depth - 1, -1, -1)
-        seen = frames.take(self.index(lanes[:, None], slots[:, None] - np.minimum(back, age)), axis=0)
+        reached = self.index(lanes[:, None], slots[:, None] - np.minimum(back, age))
+        seen = frames.take(reached, axis=0, out=out, mode="clip")
         if self.spec.observation.padding == "zero" and age.min(initial=depth) < depth - 1:
             seen[back > age] = 0
         return seen

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, Lanes
 from repertory.experience.priorities import PriorityTree
 
+LARGE = 1_024
+"""Bytes of an observation from which its buffers are worth keeping."""
+
 
 class Sample(NamedTuple):
     """A batch of steps: `[batch, ...]`, or `[updates, batch, ...]` after `reshape`."""
@@ -59,7 +62,11 @@ class Replay:
         next_actions: bool = False,
         prioritization: Prioritization | None = None,
         guard: int = 0,
+        buffers: int = 0,
     ) -> None:
+        """With `buffers`, large observations are gathered into that many arrays in turn: fresh memory for each
+        batch costs as much as the gathering, but a sample is overwritten when `buffers` more were drawn.
+        """
         self.lanes, self.n_step, self.next_actions, self.guard = lanes, n_step, next_actions, guard
         self.discounts = discount ** np.arange(n_step + 1)
         self._one_step_discount = np.array([discount, 0.0], np.float32)
@@ -70,6 +77,7 @@ class Replay:
         self.tree = PriorityTree(lanes.count * lanes.length) if prioritization else None
         self.highest = 1.0
         self._written = b""
+        self._buffers, self._turn = [dict[str, NDArray[Any]]() for _ in range(buffers)], 0
 
     def __len__(self) -> int:
         """Slots that can be drawn from, final observations included."""
@@ -157,11 +165,11 @@ class Replay:
             known = (lanes.flags.take(after_at) & FINAL) == 0
             next_action = np.where(known, lanes.action.take(after_at), -1).astype(np.int32)
         return Sample(
-            observation=lanes.stacks(lane, slot, at),
+            observation=lanes.stacks(lane, slot, at, self._buffer("now", len(lane))),
             action=lanes.action.take(at).astype(np.int32),
             reward=reward,
             discount=discount,
-            next_observation=lanes.stacks(lane, after, after_at),
+            next_observation=lanes.stacks(lane, after, after_at, self._buffer("next", len(lane))),
             next_action=next_action,
             next_mask=None if lanes.mask is None else lanes.mask.reshape(-1, lanes.mask.shape[-1])[after_at],
             weight=weight,
@@ -169,6 +177,18 @@ class Replay:
             slot=slot,
             version=lanes.version.take(at),
         )
+
+    def _buffer(self, use: str, size: int) -> NDArray[Any] | None:
+        """Where to gather observations, if they are large and may be overwritten later."""
+        seen = self.lanes.spec.observation
+        if not self._buffers or seen.nbytes < LARGE:
+            return None
+        if use == "now":
+            self._turn = (self._turn + 1) % len(self._buffers)
+        kept = self._buffers[self._turn]
+        if use not in kept or len(kept[use]) != size:
+            kept[use] = np.empty((size, *seen.seen_shape), seen.dtype)
+        return kept[use]
 
     def _n_step(self, lane: Indices, slot: Indices) -> tuple[NDArray[np.float32], NDArray[np.float32], Indices]:
         """Sum of discounted rewards up to n steps or the episode's end, and where to bootstrap from."""
