@@ -24,9 +24,9 @@ STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval."""
+    """Mean and half the width of its 95 % interval; 0 for a single value, which tells nothing of its spread."""
     if len(values) < 2:
-        return values[0], math.nan
+        return values[0], 0.0
     return statistics.mean(values), STUDENT_T[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
 
 
