@@ -331,3 +331,10 @@ def test_users_network_trains(place: Path) -> None:
     newest = checkpoint.latest(Path("runs/run/checkpoints"))
     assert newest is not None
     assert checkpoint.load(newest)["learner"]["learned"]["00"].size == 4 * 11 + 11 + 11 * 2 + 2
+
+
+def test_help_shows_the_defaults_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", "Acrobot-v1", "--help"])
+    assert exit_.value.code == 0
+    assert "(default: 0.00063)" in capsys.readouterr().out

@@ -172,8 +172,9 @@ def train(arguments: list[str]) -> int:
     from repertory.runs.config import RunOptions
     from repertory.runs.presets import defaults
 
-    first = parse(RunOptions, arguments, "train", RunOptions(""))
-    if not first.environment:
+    asked = [argument for argument in arguments if argument not in ("-h", "--help")]
+    first = parse(RunOptions, asked, "train", RunOptions(""))
+    if not first.environment and asked == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
     options = parse(RunOptions, arguments, "train", defaults(first.environment, first.agent_name))
     if options.dry_run:
