@@ -73,12 +73,14 @@ def main() -> None:
     parser.add_argument("--merge", action="store_true", help="add to the seeds that are recorded already")
     options = parser.parse_args()
     place = HERE / "results/scores" / (options.environment.replace("/", "-").lower() + ".json")
-    runs = json.loads(place.read_text())["runs"] if options.merge and place.exists() else []
+    runs: list[dict[str, Any]] = []
     changes = {} if options.env_steps is None else {"env_steps": options.env_steps}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         result = one_run(options.environment, seed, options.runs_dir, changes)
         runs.append({"seed": seed, **{key: result[key] for key in KEPT}})
         print(f"seed {seed}: {result['score']:.1f} in {result['seconds']:.0f} s", flush=True)
+    if options.merge and place.exists():  # read only now: another process may have written meanwhile
+        runs = sorted([*json.loads(place.read_text())["runs"], *runs], key=lambda run: run["seed"])
     mean, half = interval([run["score"] for run in runs])
     record = {"environment": options.environment, "mean": mean, "interval_95": half, "runs": runs}
     place.parent.mkdir(parents=True, exist_ok=True)
