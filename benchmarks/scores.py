@@ -52,7 +52,7 @@ def plot(runs: list[dict[str, Any]], environment: str, path: Path) -> None:
     for run in runs:
         axes.plot(steps, [e["mean"] for e in run["evaluations"][:points]], color="#0072b2", alpha=0.25, linewidth=1)
     axes.plot(steps, [mean for mean, _ in spread], color="#0072b2", label=f"mean of {len(runs)} seeds")
-    if len(runs) > 1:
+    if len(runs) > 2:  # of two seeds the interval says nothing and hides the curves
         low, high = [m - w for m, w in spread], [m + w for m, w in spread]
         axes.fill_between(steps, low, high, color="#0072b2", alpha=0.2, label="95 % interval")
     axes.set(xlabel="env steps", ylabel="score of 20 greedy episodes", title=environment)
