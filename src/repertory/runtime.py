@@ -23,9 +23,9 @@ def cap_threads() -> None:
 def start_jax(threads: int) -> None:
     """Before the first computation: how many threads run compiled programs, and where those are kept.
 
-    XLA's CPU back end cuts programs into pieces for the threads it finds, and some come out 30 times slower than whole:
-    a MinAtar update took 55 ms instead of 2. Its cache does not tell the two apart, so each number of threads has its
-    own.
+    With one thread a MinAtar update took 2 ms, with the default of one a core 55 ms; and programs compiled under the
+    default stayed that slow when loaded from the cache with one thread. Why was not found out (the guess: XLA cuts
+    programs into pieces for the threads it finds), so each number of threads has a cache of its own.
     """
     os.environ.setdefault("PJRT_NPROC", str(threads))
     _keep_compiled_programs(cache_directory() / f"threads-{os.environ['PJRT_NPROC']}")
