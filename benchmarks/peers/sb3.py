@@ -3,6 +3,7 @@
 w1  CartPole-v1 DQN, MLP 120-84, batch 128, one update per env step: updates/s
 w2  CartPole-v1 with its zoo's tuned settings: seconds until 20 greedy episodes average 475
 w3  Pong with the Nature network: agent steps/s
+slow  CartPole-v1 with 5 ms of sleep a step, a process each, DQN with one update of 128 per 16 env steps: env steps/s
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ BEGAN = time.perf_counter()
 
 import argparse  # noqa: E402
 import json  # noqa: E402
+import math  # noqa: E402
 from typing import Any  # noqa: E402
 
 import gymnasium as gym  # noqa: E402
 import torch  # noqa: E402
+from slow import BATCH, LEARNING_STARTS, STEPS_PER_UPDATE, Slow, pss_mb, warm_up  # noqa: E402
 from stable_baselines3 import DQN, PPO  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
-from stable_baselines3.common.vec_env import VecFrameStack  # noqa: E402
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack  # noqa: E402
 
 
 class Timer(BaseCallback):
@@ -31,6 +34,9 @@ class Timer(BaseCallback):
         super().__init__()
         self.begin, self.steps, self.seconds = begin, steps, seconds
         self.mark: tuple[float, int, int] | None = None
+
+    def _on_training_start(self) -> None:
+        self.ready = time.perf_counter()
 
     def _on_step(self) -> bool:
         now = (time.perf_counter(), self.num_timesteps, self.model._n_updates)
@@ -167,19 +173,48 @@ def pong(options: argparse.Namespace) -> dict[str, Any]:
     return timer.figures()
 
 
+def slow(options: argparse.Namespace) -> dict[str, Any]:
+    """slow"""
+    n = options.workers
+    stage = make_vec_env("CartPole-v1", n_envs=n, seed=options.seed, wrapper_class=Slow, vec_env_cls=SubprocVecEnv)
+    common = math.gcd(STEPS_PER_UPDATE, n)
+    model = DQN(
+        "MlpPolicy",
+        stage,
+        learning_rate=2.5e-4,
+        buffer_size=10_000,
+        learning_starts=LEARNING_STARTS,
+        batch_size=BATCH,
+        train_freq=STEPS_PER_UPDATE // common,  # in steps of all environments at once
+        gradient_steps=n // common,
+        target_update_interval=500,
+        exploration_initial_eps=0.05,
+        exploration_final_eps=0.05,
+        policy_kwargs={"net_arch": [120, 84]},
+        seed=options.seed,
+        device="cpu",
+    )
+    timer = Timer(warm_up(n), seconds=options.seconds)
+    model.learn(10**8, callback=timer)
+    result = {"workers": n, **timer.figures(), "startup_s": timer.ready - BEGAN, "pss_mb": pss_mb()}
+    stage.close()
+    return result
+
+
 def main() -> None:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=("w1", "w2", "w3"))
+    parser.add_argument("workload", choices=("w1", "w2", "w3", "slow"))
     parser.add_argument("--algo", choices=("dqn", "ppo"), default="dqn")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--workers", type=int, default=4, help="environments of `slow`")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads; 0 = its own choice")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    result = {"w1": learner, "w2": solve, "w3": pong}[options.workload](options)
+    result = {"w1": learner, "w2": solve, "w3": pong, "slow": slow}[options.workload](options)
     print(json.dumps({"peer": "stable-baselines3", "workload": options.workload, "algo": options.algo, **result}))
 
 
