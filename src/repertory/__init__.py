@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repertory.errors import UserError
+from repertory.experience.registration import register_with_gymnasium
 from repertory.runtime import cap_threads
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = ["Run", "UserError", "evaluate", "resume", "train"]
 __version__ = "0.1.0"
 
 cap_threads()
+register_with_gymnasium()
 
 
 def __getattr__(name: str) -> Any:

@@ -16,9 +16,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from repertory.errors import UserError
-from repertory.experience import atari
+from repertory.experience import atari, slow_cartpole
 from repertory.experience.loading import Env, Source, find
 from repertory.experience.one_by_one import OneByOne
+from repertory.experience.registration import SLOW_CARTPOLE
 from repertory.experience.spaces import Encoder, discrete_actions
 from repertory.experience.stepping import Environments, Step
 from repertory.experience.vectors import Vector, Vectorised
@@ -72,9 +73,13 @@ def interface(name: str, options: Mapping[str, Any] | None = None) -> tuple[Call
 
 
 def evaluation_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options under which a score is the game's own: Atari rewards unclipped, episodes whole games."""
-    raw = {"reward_clipping": False, "episodic_life": False} if atari.is_atari(find(name).spec) else {}
-    return {**(options or {}), **raw}
+    """The options under which a score is the game's own: Atari whole and unclipped, and nothing that only waits."""
+    spec, own = find(name).spec, dict(options or {})
+    if atari.is_atari(spec):
+        return {**own, "reward_clipping": False, "episodic_life": False}
+    if spec is not None and spec.id == SLOW_CARTPOLE:
+        return {**own, **slow_cartpole.SCORED}
+    return own
 
 
 def seeds(run_seed: int, worker: int, count: int, *key: int) -> list[int]:
