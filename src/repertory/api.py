@@ -45,12 +45,16 @@ def train(
     agent: str = "dqn",
     agent_options: Mapping[str, Any] | None = None,
     network_options: Mapping[str, Any] | None = None,
+    topology: str = "single",
+    company_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Run:
     """Train an agent; `options` are those of the command line, with underscores."""
     called_at = time.time()
-    chosen = change(defaults(environment, agent), {"quiet": not _has_viewer(), **options})
-    chosen = change(chosen, {"agent": agent_options or {}, "network": network_options or {}})
+    chosen = change(defaults(environment, agent, topology), {"quiet": not _has_viewer(), **options})
+    chosen = change(
+        chosen, {"agent": agent_options or {}, "network": network_options or {}, "company": company_options or {}}
+    )
     result = launch.start(chosen, called_at=called_at)
     return Run(Path(result["directory"]), result)
 

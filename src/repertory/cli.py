@@ -176,7 +176,7 @@ def train(arguments: list[str]) -> int:
     first = parse(RunOptions, asked, "train", RunOptions(""))
     if not first.environment and asked == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
-    options = parse(RunOptions, arguments, "train", defaults(first.environment, first.agent_name))
+    options = parse(RunOptions, arguments, "train", defaults(first.environment, first.agent_name, first.topology))
     if options.dry_run:
         return _dry_run(options)
     return _conclude(launch.start(options, called_at=called_at), options.json)

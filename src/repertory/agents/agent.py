@@ -49,12 +49,18 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class Agent:
-    """Pure functions; `layout` says how the weight vector is cut into layers."""
+    """Pure functions; `layout` says how the weight vector is cut into layers.
+
+    `apply` is `shorten` and then `advance`. Both parts stand alone for those who share the work: `shorten` needs the
+    whole gradient, `advance` works on any slice of the vectors.
+    """
 
     init: Callable[[int], LearnerState]
     act: Callable[..., jax.Array]
     values: Callable[..., jax.Array]
     gradient: Callable[..., tuple[jax.Array, Learned]]
+    shorten: Callable[[jax.Array], jax.Array]
+    advance: Callable[[LearnerState, jax.Array], LearnerState]
     apply: Callable[[LearnerState, jax.Array], LearnerState]
     learn: Callable[[LearnerState, Transitions], tuple[LearnerState, Learned]]
     layout: Layout

@@ -72,8 +72,8 @@ class QLearningOptions:
     """Shape of the penalty on the temporal-difference error."""
     max_gradient_norm: float = 10.0
     """Gradients longer than this are shortened to it; 0 = never."""
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    """Which Optax optimiser follows the gradient."""
+    optimizer: Literal["adam", "rmsprop", "shared_rmsprop", "adagrad"] = "adam"
+    """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
     optimizer_epsilon: float = 1e-8
     """Added to the optimiser's denominator."""
     replay_capacity: int = 100_000
@@ -105,9 +105,16 @@ class QLearningOptions:
 
 
 def make_q_learning(
-    options: QLearningOptions, network: NetworkOptions, spec: EnvironmentSpec, threads: int = 1
+    options: QLearningOptions,
+    network: NetworkOptions,
+    spec: EnvironmentSpec,
+    threads: int = 1,
+    batches_per_update: int = 1,
 ) -> Agent:
-    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch."""
+    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch.
+
+    Where several workers' gradients make one update, `batches_per_update` says how many.
+    """
     atoms = options.atoms if options.distributional else 1
     streams = (atoms, spec.actions * atoms) if options.dueling else (spec.actions * atoms,)
     module = build_network(network, spec.observation, streams, options.noisy)
@@ -142,13 +149,20 @@ def make_q_learning(
         vector = layout.ravel(tree)
         return vector, Learned(value, priority, jnp.linalg.norm(vector))
 
-    apply = make_apply(options)
-    start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, options=options))
+    optimizer = make_optimizer(options, batches_per_update)
+    shorten, advance = partial(shorten_gradient, limit=options.max_gradient_norm), make_advance(options, optimizer)
+
+    def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
+        return advance(state, shorten(vector))
+
+    start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
         values=jax.jit(values),
         gradient=jax.jit(gradient),
+        shorten=jax.jit(shorten),
+        advance=jax.jit(advance),
         apply=jax.jit(apply, donate_argnums=0),
         learn=learn_in_slices(gradient, apply, threads)
         if convolves(network, spec.observation)
@@ -228,27 +242,38 @@ def legal(values: jax.Array, mask: Array | None) -> jax.Array:
     return values if mask is None else jnp.where(mask, values, ILLEGAL)
 
 
-def make_optimizer(options: QLearningOptions) -> optax.GradientTransformation:
-    """The optimiser, on one vector."""
+def make_optimizer(options: QLearningOptions, batches_per_update: int = 1) -> optax.GradientTransformation:
+    """The optimiser, on one vector; all of them work number by number, so a slice of the vector is enough."""
     rate: Any = options.learning_rate
     if options.learning_rate_steps > 0:
-        updates = (options.learning_rate_steps - options.learning_starts) * options.replay_ratio / options.batch_size
+        samples = (options.learning_rate_steps - options.learning_starts) * options.replay_ratio
+        updates = samples / (options.batch_size * batches_per_update)
         rate = optax.linear_schedule(rate, options.learning_rate_end, max(1, int(updates)))
     if options.optimizer == "adam":
         return optax.adam(rate, eps=options.optimizer_epsilon)
+    if options.optimizer == "adagrad":
+        return optax.adagrad(rate, eps=options.optimizer_epsilon)
+    if options.optimizer == "shared_rmsprop":
+        return optax.rmsprop(rate, decay=0.99, eps=options.optimizer_epsilon, eps_in_sqrt=True)
     return optax.rmsprop(rate, decay=0.95, eps=options.optimizer_epsilon, centered=True)
 
 
-def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array], LearnerState]:
-    """Clip, step, move the target. A gradient that is not finite changes nothing and is counted."""
-    optimizer = make_optimizer(options)
+def shorten_gradient(gradient: jax.Array, limit: float) -> jax.Array:
+    """The gradient, or if it is longer than `limit` one of that length; 0 = as it is."""
+    if limit <= 0:
+        return gradient
+    norm = jnp.linalg.norm(gradient)
+    return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
 
-    def apply(state: LearnerState, gradient: jax.Array) -> LearnerState:
-        norm = jnp.linalg.norm(gradient)
-        finite = jnp.isfinite(norm)
-        limit = options.max_gradient_norm
-        scale = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12)) if limit > 0 else 1.0
-        safe = jnp.where(finite, gradient * scale, 0.0)
+
+def make_advance(
+    options: QLearningOptions, optimizer: optax.GradientTransformation
+) -> Callable[[LearnerState, jax.Array], LearnerState]:
+    """Step, move the target. A gradient that is not finite changes nothing and is counted."""
+
+    def advance(state: LearnerState, gradient: jax.Array) -> LearnerState:
+        finite = jnp.isfinite(jnp.sum(jnp.abs(gradient)))
+        safe = jnp.where(finite, gradient, 0.0)
         step, moments = optimizer.update(safe, state.optimizer, state.weights)
         weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
         moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
@@ -256,7 +281,7 @@ def make_apply(options: QLearningOptions) -> Callable[[LearnerState, jax.Array],
         target = jnp.where(finite, move_target(options, state.target, weights, updates), state.target)
         return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
 
-    return apply
+    return advance
 
 
 def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array) -> jax.Array:
@@ -359,12 +384,17 @@ def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, netwo
 
 
 def _init(
-    key: jax.Array, *, module: nn.Module, spec: ObservationSpec, layout: Layout, options: QLearningOptions
+    key: jax.Array,
+    *,
+    module: nn.Module,
+    spec: ObservationSpec,
+    layout: Layout,
+    optimizer: optax.GradientTransformation,
 ) -> LearnerState:
     """Fresh weights; the target starts as a copy."""
     key_weights, key = jax.random.split(key)
     sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
     weights = layout.ravel(module.init(key_weights, sample)["params"])
-    moments = make_optimizer(options).init(weights)
+    moments = optimizer.init(weights)
     zero = jnp.zeros((), jnp.int32)
     return LearnerState(weights, weights + 0.0, moments, zero, zero, jax.random.key_data(key))

@@ -8,59 +8,43 @@ after a checkpoint then depends on the checkpoint alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from repertory.agents.agent import Agent
+from repertory.engines.casting import EVALUATION_WORKER, LocalBoard
+from repertory.engines.company import Answer
 from repertory.engines.plan import Plan
+from repertory.errors import UserError
 from repertory.experience import environments
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
-from repertory.roles.evaluator import Episodes, Evaluator
-from repertory.roles.learner import Learner, Lesson
+from repertory.roles.batches import Drawer, Lesson
+from repertory.roles.evaluator import Dismissed, Evaluator
+from repertory.roles.learner import Learner
+from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.local_policy import LocalPolicy
 from repertory.roles.stopwatch import Stopwatch
 
 BUFFERS = 3
 """Samples alive at once: one that is learned from, one drawn ahead, one being drawn."""
-EVALUATION_WORKER = 1_000_000
-"""Seeds of evaluation environments are drawn as for a worker that no actor has the rank of."""
-
-
-@dataclass
-class SharedCounters:
-    """Counts that all roles of one thread share."""
-
-    env_steps: int = 0
-    updates: int = 0
-
-
-class WeightsBoard:
-    """The newest weights, in the same process."""
-
-    def __init__(self) -> None:
-        self._latest: tuple[int, Any] = (0, None)
-
-    def publish(self, version: int, weights: Any) -> None:
-        """Put up the newest."""
-        self._latest = (version, weights)
-
-    def latest(self) -> tuple[int, Any]:
-        """The newest version and its weights."""
-        return self._latest
 
 
 class InlineEngine:
-    """Builds the roles of a plan and runs them round robin."""
+    """One process that acts, remembers and learns in turn."""
+
+    restarts = 0
+    evaluating = False
 
     def __init__(self, plan: Plan, agent: Agent) -> None:
         self.plan, self.agent = plan, agent
         self.watch = Stopwatch()
-        self.counters = SharedCounters()
-        self.board = WeightsBoard()
+        self.counters = Page(new_ledger())
+        self.board = LocalBoard()
+        self.dismissed: Callable[[], bool] = lambda: False
         options = plan.options
         self.lanes = Lanes(plan.spec, plan.environments, plan.lane_length)
         self.replay = Replay(
@@ -72,22 +56,15 @@ class InlineEngine:
             buffers=BUFFERS,
         )
         lesson = Lesson(options.batch_size, options.updates_per_call, options.replay, options.prioritized)
-        self.learner = Learner(
-            agent,
-            self.replay,
-            self.board,
-            self.counters,
-            plan.pacing(),
-            lesson,
-            plan.importance,
-            seed=plan.seed,
-            watch=self.watch,
-        )
+        page = self.counters
+        drawer = Drawer(self.replay, plan.pacing(), lesson, plan.importance, lambda: page.env_steps, seed=plan.seed)
+        self.learner = Learner(agent, agent.init(plan.seed), drawer, self.board, page, self.watch)
         self.policies = [LocalPolicy(agent, self.board, seed=plan.seed, rank=rank) for rank in range(plan.actors)]
         self.actors = [self._actor(rank) for rank in range(plan.actors)]
         self._evaluator: Evaluator | None = None
-        self._episodes: list[tuple[float, int]] = []
-        self._episode_count = 0
+        self._answers: list[Answer] = []
+        self._seen = (0, 0, 0.0, 0)
+        self._settled = False
 
     def _actor(self, rank: int) -> Actor:
         plan = self.plan
@@ -96,7 +73,7 @@ class InlineEngine:
             self.policies[rank],
             self.lanes,
             self.counters,
-            plan.epsilon,
+            lambda env_steps: plan.epsilon(env_steps, rank),
             first_lane=rank * plan.envs_per_actor,
             seed=plan.seed,
             rank=rank,
@@ -105,8 +82,10 @@ class InlineEngine:
 
     def start(self) -> None:
         """Begin an episode in every environment, from seeds that depend on the run, the actor and the step."""
+        self.watch.lap("checkpoint" if self._settled else "other")
+        self._settled = False
         for actor, policy in zip(self.actors, self.policies, strict=True):
-            policy.version = self.board.latest()[0]  # random actions name it before the policy is first asked
+            policy.pull()  # random actions name its version before the policy is first asked
             seeds = environments.seeds(self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps)
             actor.restart(seeds)
 
@@ -120,57 +99,83 @@ class InlineEngine:
                 pass
             yield
 
-    def evaluate(self, index: int, watch: Callable[[], None] = lambda: None) -> Episodes:
-        """Greedy episodes with the weights of now; `index` chooses their seeds, `watch` is called at every step."""
+    def ask(self, index: int) -> None:
+        """Greedy episodes with the weights of now; `index` chooses their seeds."""
         plan = self.plan
         if self._evaluator is None:
-            stage = environments.make(
-                plan.environment,
-                plan.eval_episodes,
-                options=plan.evaluation_options,
-                worker=EVALUATION_WORKER,
+            made = environments.make(
+                plan.environment, plan.eval_episodes, options=plan.evaluation_options, worker=EVALUATION_WORKER
             )
-            self._evaluator = Evaluator(self.agent, stage, max_steps=plan.eval_max_steps)
+            self._evaluator = Evaluator(self.agent, made, max_steps=plan.eval_max_steps)
         self.watch.lap("other")
         seeds = environments.seeds(plan.seed, EVALUATION_WORKER, plan.eval_episodes, index)
-        episodes = self._evaluator.evaluate(self.board.latest()[1], seeds, watch)
+        try:
+            episodes = self._evaluator.evaluate(self.board.latest()[1], seeds, self._leave_if_dismissed)
+        except Dismissed:
+            return
         self.watch.lap("evaluate")
-        return episodes
+        self._answers.append(Answer(self.counters.env_steps, self.counters.updates, episodes))
+
+    def _leave_if_dismissed(self) -> None:
+        if self.dismissed():
+            raise Dismissed
+
+    def answer(self) -> Answer | None:
+        """The next evaluation that is done."""
+        return self._answers.pop(0) if self._answers else None
+
+    def behind(self) -> bool:
+        """In turn, nobody falls behind."""
+        return False
+
+    def notes(self) -> list[str]:
+        """Nothing happens here that is not an error."""
+        return []
 
     def metrics(self) -> dict[str, float | int | None]:
         """What happened since the last call."""
-        for actor in self.actors:
-            self._episodes += actor.finished
-            self._episode_count += len(actor.finished)
-            actor.finished = []
-        recent = self._episodes[-100:]
-        lag = self.learner.lag
-        self._episodes, self.learner.lag = [], lag[:0]
-        env_steps = self.counters.env_steps
+        self.learner.add_up_losses()
+        row = self.counters.row
+        env_steps, episodes, losses, lags = (
+            self.counters.env_steps,
+            int(row["episodes"]),
+            int(row["losses"]),
+            int(row["lags"]),
+        )
+        episodes_then, losses_then, loss_then, lags_then = self._seen
+        self._seen = (episodes, losses, float(row["loss_sum"]), lags)
+        new = (episodes - 1 - np.arange(min(episodes - episodes_then, 100))) % len(row["episode_return"])
+        lag = row["lag"][(lags - 1 - np.arange(min(lags - lags_then, len(row["lag"])))) % len(row["lag"])]
+        counted = losses - losses_then
         return {
             "epsilon": round(self.plan.epsilon(env_steps), 6),
-            "loss": self.learner.mean_loss(),
+            "loss": (float(row["loss_sum"]) - loss_then) / counted if counted else None,
             "replay_ratio": round(self.counters.updates * self.plan.options.batch_size / max(env_steps, 1), 4),
             "replay_size": min(len(self.replay), self.plan.options.replay_capacity),
-            "episodes": self._episode_count,
-            "episode_return": float(np.mean([r for r, _ in recent])) if recent else None,
-            "episode_length": float(np.mean([n for _, n in recent])) if recent else None,
+            "episodes": episodes,
+            "episode_return": float(row["episode_return"][new].mean()) if new.size else None,
+            "episode_length": float(row["episode_length"][new].mean()) if new.size else None,
             "policy_lag_mean": float(lag.mean()) if lag.size else None,
             "policy_lag_p95": float(np.percentile(lag, 95)) if lag.size else None,
             "policy_lag_max": int(lag.max()) if lag.size else None,
             "skipped_updates": int(self.learner.learned.skipped),
+            **self.watch.shares(),
         }
 
     def settle(self) -> dict[str, Any]:
         """End the running episodes and return everything a checkpoint needs; `start` goes on from there."""
+        self.watch.lap("other")
+        self._settled = True
         self.learner.check()
         self.learner.settle()
         self.lanes.interrupt()
+        leaves = jax.tree_util.tree_leaves(self.learner.learned)
+        learned = {f"{index:02d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
         return {
             "env_steps": self.counters.env_steps,
             "updates": self.counters.updates,
-            "episodes": self._episode_count,
-            "learner": self.learner.state(),
+            "episodes": int(self.counters.row["episodes"]),
+            "learner": {"learned": learned, **self.learner.state()},
             "lanes": self.lanes.state(),
             "replay": self.replay.state(),
             "actors": {f"{actor.rank}": actor.state() for actor in self.actors},
@@ -178,14 +183,26 @@ class InlineEngine:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a checkpoint."""
-        self.counters.env_steps = int(state["env_steps"])
-        self.counters.updates = int(state["updates"])
-        self._episode_count = int(state["episodes"])
+        for name in ("env_steps", "updates", "episodes"):
+            self.counters.set(name, int(state[name]))
+        self._seen = (int(state["episodes"]), *self._seen[1:])
+        self._load_learned(state["learner"]["learned"])
         self.learner.load_state(state["learner"])
         self.lanes.load_state(state["lanes"])
         self.replay.load_state(state["replay"])
         for actor in self.actors:
             actor.load_state(state["actors"][f"{actor.rank}"])
+
+    def _load_learned(self, saved: Mapping[str, Any]) -> None:
+        leaves, structure = jax.tree_util.tree_flatten(self.learner.learned)
+        arrays = [np.asarray(saved[name]) for name in sorted(saved)]
+        if [array.shape for array in arrays] != [leaf.shape for leaf in leaves]:
+            raise UserError(
+                "the checkpoint's network differs from this configuration's; resume with the options "
+                "it was started with"
+            )
+        learned = jax.tree_util.tree_unflatten(structure, [jax.numpy.array(array) for array in arrays])
+        self.learner.replace(learned)
 
     def close(self) -> None:
         """Close every environment."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from repertory.agents.q_learning import QLearningOptions
+from repertory.agents.agent import Agent
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.experience.lanes import Lanes
 from repertory.experience.pacing import Pacing
-from repertory.roles.exploration import linear
+from repertory.experience.priorities import PriorityTree
+from repertory.roles.exploration import generator, ladder, linear
 from repertory.specs import EnvironmentSpec
+from repertory.topologies.graph import Topology
+from repertory.topologies.options import CompanyOptions
+from repertory.topologies.single import SINGLE
+
+DRAWN_EPSILONS, DRAWN_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
+"""Mnih et al. 2016: what ε is annealed to, drawn for each worker."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,11 @@ class Plan:
     eval_episodes: int
     eval_max_steps: int
     seed: int
+    env_steps: int
+    threads: int = 1
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    topology: Topology = SINGLE
+    company: CompanyOptions = field(default_factory=CompanyOptions)
 
     @property
     def environments(self) -> int:
@@ -39,23 +53,54 @@ class Plan:
         return Lanes.length_for(self.options.replay_capacity, self.environments)
 
     @property
+    def valued(self) -> bool:
+        """Whether actors keep the values that they saw."""
+        return self.company.actor_priorities and self.options.prioritized
+
+    @property
     def replay_bytes(self) -> int:
         """Memory that the full replay takes, priorities included."""
-        fields = Lanes.fields(self.spec, self.environments, self.lane_length)
-        tree = 17 * self.environments * self.lane_length if self.options.prioritized else 0
+        fields = Lanes.fields(self.spec, self.environments, self.lane_length, self.valued)
+        tree = 9 * PriorityTree.padded(self.environments * self.lane_length) if self.options.prioritized else 0
         return sum(field.nbytes for field in fields.values()) + tree
 
-    def pacing(self) -> Pacing:
-        """How much is learned from how much."""
-        options = self.options
-        return Pacing(options.replay_ratio, options.batch_size, options.learning_starts)
+    @property
+    def batches_per_update(self) -> int:
+        """Workers whose gradients make one update together."""
+        together = self.topology.name == "all_reduce" or (
+            self.topology.has("server") and self.company.mode == "synchronous"
+        )
+        return self.actors if together else 1
 
-    def epsilon(self, env_steps: int) -> float:
-        """Share of random actions; a noisy network explores by itself."""
+    def make_agent(self, threads: int | None = None) -> Agent:
+        """The agent, as each process makes it for itself."""
+        return make_q_learning(self.options, self.network, self.spec, threads or self.threads, self.batches_per_update)
+
+    def pacing(self, workers: int = 1) -> Pacing:
+        """How much is learned from how much, by one of `workers` that share the steps."""
         options = self.options
+        return Pacing(options.replay_ratio, options.batch_size, -(-options.learning_starts // workers))
+
+    def most_env_steps(self, updates: int) -> int:
+        """Env steps that may have been played when so many updates were made: actors wait for a slow learner.
+
+        They may be two calls ahead, so that neither side waits for the other's bell, and each a step beyond.
+        """
+        options = self.options
+        calls = (updates + 2 * options.updates_per_call) * options.batch_size / options.replay_ratio
+        return options.learning_starts + int(calls) + self.environments
+
+    def epsilon(self, env_steps: int, rank: int = 0) -> float:
+        """Share of random actions of an actor; a noisy network explores by itself."""
+        options, company = self.options, self.company
         if options.noisy:
             return 0.0 if env_steps >= options.learning_starts else 1.0
-        return linear(options.epsilon_start, options.epsilon_end, options.epsilon_steps, env_steps)
+        if company.exploration == "ladder":
+            return ladder(company.ladder_base, company.ladder_exponent, rank, self.actors)
+        end = options.epsilon_end
+        if company.exploration == "drawn":
+            end = float(generator(self.seed, rank, 4).choice(DRAWN_EPSILONS, p=DRAWN_CHANCES))
+        return linear(options.epsilon_start, end, options.epsilon_steps, env_steps)
 
     def importance(self, env_steps: int) -> float:
         """β of prioritised replay."""

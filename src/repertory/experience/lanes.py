@@ -63,12 +63,16 @@ class Lanes:
         self.age = self.arrays["age"]
         self.version = self.arrays["version"]
         self.mask = self.arrays.get("mask")
+        self.value = self.arrays.get("value")
         self.head = self.arrays["head"]
         self.start = self.arrays["start"]
 
     @staticmethod
-    def fields(spec: EnvironmentSpec, count: int, length: int) -> dict[str, Field]:
-        """What has to be allocated, so that memory can be counted before it is taken."""
+    def fields(spec: EnvironmentSpec, count: int, length: int, valued: bool = False) -> dict[str, Field]:
+        """What has to be allocated, so that memory can be counted before it is taken.
+
+        With `valued` each step also keeps what the policy thought: the value of its action, and of the best one.
+        """
         grid = (count, length)
         fields = {
             "observation": Field((*grid, *spec.observation.shape), spec.observation.dtype),
@@ -80,6 +84,8 @@ class Lanes:
             "head": Field((count,), "int64"),
             "start": Field((count,), "int64"),
         }
+        if valued:
+            fields["value"] = Field((2, *grid), "float32")
         if spec.masked:
             fields["mask"] = Field((*grid, spec.actions), "bool")
         return fields
@@ -110,6 +116,7 @@ class Lanes:
         observation: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         version: int,
+        values: NDArray[np.float32] | None = None,
     ) -> None:
         """One step: taken at the lane's head, it led to `observation` (the final one, where the episode ended)."""
         here = self.head[lanes]
@@ -118,6 +125,8 @@ class Lanes:
         self.action[lanes, at] = action
         self.reward[lanes, at] = reward
         self.version[lanes, at] = version
+        if self.value is not None:
+            self.value[:, lanes, at] = np.nan if values is None else values
         self._place(lanes, here + 1, observation, mask)
         self.age[lanes, after] = self.age[lanes, at] + 1
         ended = terminated | truncated
@@ -127,14 +136,23 @@ class Lanes:
         if ended.any():
             self.start[lanes[ended]] = self.head[lanes[ended]]
 
-    def interrupt(self) -> None:
+    def interrupt(self, lanes: Indices | None = None) -> None:
         """End the running episodes as truncated, as before the environments are reset from outside."""
-        running = np.flatnonzero(self.head > self.start)
+        lanes = np.arange(self.count) if lanes is None else lanes
+        running = lanes[self.head[lanes] > self.start[lanes]]
         last = (self.head[running] - 1) % self.length
         self.flags[running, last] |= TRUNCATED
         self.flags[running, self.head[running] % self.length] = FINAL
         self.head[running] += 1
         self.start[running] = self.head[running]
+
+    def part(self, first: int, count: int) -> Lanes:
+        """Some of the lanes by themselves: the same memory, numbered from 0."""
+        arrays = {
+            name: array[:, first : first + count] if name == "value" else array[first : first + count]
+            for name, array in self.arrays.items()
+        }
+        return Lanes(self.spec, count, self.length, arrays)
 
     def _place(self, lanes: Indices, slots: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         at = slots % self.length

@@ -62,6 +62,7 @@ class OneByOne:
         if self._start:
             actions = actions + self._start
         for index, (step, action) in enumerate(zip(self._steps, actions.tolist(), strict=True)):
+            watch.enter(index)
             try:
                 observation, reward, terminated, truncated, info = step(action)
             except Exception as error:
@@ -76,6 +77,7 @@ class OneByOne:
             infos.append(info)
             if terminated or truncated:
                 ends.append((index, bool(terminated), bool(truncated)))
+        watch.leave()
         observations = self._stored(seen)
         if ends:
             return self._turn(rewards, ends, seen, observations, infos)
@@ -101,11 +103,18 @@ class OneByOne:
         begun = terminated | truncated
         return Step(self._always, rewards, terminated, truncated, observations, masks, begun, first, first_masks)
 
+    def report_to(self, place: NDArray[np.int64]) -> None:
+        """Keep there which environment is being stepped."""
+        place[:] = self._watch.place
+        self._watch.place = place
+
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        self._watch.enter(index)
         try:
             observation, info = self._envs[index].reset(seed=seed)
         except Exception as error:
             raise self._watch.failure(index, f"{raised(error)} (in reset)") from error
+        self._watch.leave()
         return observation, info
 
     def _stored(self, seen: list[Any]) -> Array:

@@ -22,21 +22,32 @@ MOST_WAITING = 1024  # calls of set whose sums may wait for the next draw
 class PriorityTree:
     """Leaves 0 … capacity - 1, each with a priority; all are 0 at first."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, leaves: NDArray[np.float64] | None = None) -> None:
+        """`leaves` may be given from outside (shared memory), `padded(capacity)` of them; they keep their values."""
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
-        top, depth = capacity, 0
-        while top > LONGEST_TOP:
-            top, depth = -(-top // WIDTH), depth + 1
+        top, depth = _height(capacity)
         # From the leaves up, each (rows, WIDTH); padded, so that every child of a level is a row below it.
         self._levels = [np.zeros((top * WIDTH**height, WIDTH)) for height in reversed(range(depth))]
         self._top = np.zeros(top)
+        if leaves is not None and depth:
+            self._levels[0] = leaves.reshape(-1, WIDTH)
+        elif leaves is not None:
+            self._top = leaves
         self._bounds = np.zeros(top + 1)  # running sum of the top, from 0
         above = [*(level.reshape(-1) for level in self._levels[1:]), self._top]
         self._sums = list(zip(self._levels, above, strict=False))
         self._leaves = self._levels[0].reshape(-1) if self._levels else self._top
         self._priorities = self._leaves[:capacity]  # without the padding
         self._waiting: list[NDArray[np.int64]] = []  # rows of leaves whose sums are out of date
+        if leaves is not None:
+            self._waiting.append(np.arange(capacity, step=WIDTH) >> SHIFT)
+
+    @staticmethod
+    def padded(capacity: int) -> int:
+        """How many leaves have to be given."""
+        top, depth = _height(capacity)
+        return top << SHIFT * depth
 
     def set(self, leaves: NDArray[np.int64], values: ArrayLike) -> None:
         """Sets priorities, which are finite and not negative; of a leaf given twice the last one counts."""
@@ -97,6 +108,14 @@ class PriorityTree:
         """Steps back from leaves of priority 0, where rounding can put a draw at the very edge of a sum."""
         positive = np.flatnonzero(self._priorities)
         return positive.take(positive.searchsorted(places, "right") - 1, mode="clip")
+
+
+def _height(capacity: int) -> tuple[int, int]:
+    """Entries of the top, and levels below it."""
+    top, depth = capacity, 0
+    while top > LONGEST_TOP:
+        top, depth = -(-top // WIDTH), depth + 1
+    return top, depth
 
 
 def _distinct(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -41,6 +41,25 @@ class Sample(NamedTuple):
         batches = Sample(*rows)  # type: ignore[arg-type]
         return batches._replace(weight=batches.weight / batches.weight.max(axis=1, keepdims=True))
 
+    def batch(self) -> Sample:
+        """The only batch of a sample that was split into one."""
+        return Sample(*[None if x is None else x[0] for x in self])  # type: ignore[arg-type]
+
+    def flat(self) -> Sample:
+        """The batches one after the other again."""
+        rows = [None if x is None else x.reshape(-1, *x.shape[2:]) for x in self]
+        return Sample(*rows)  # type: ignore[arg-type]
+
+    def padded(self, size: int) -> Sample:
+        """Filled up to `size` rows by repeating the first one with no weight."""
+        missing = size - len(self.weight)
+        if missing <= 0:
+            return self
+        rows = np.concatenate([np.arange(len(self.weight)), np.zeros(missing, np.int64)])
+        filled = Sample(*[None if x is None else x[rows] for x in self])  # type: ignore[arg-type]
+        filled.weight[-missing:] = 0.0
+        return filled
+
 
 @dataclass(frozen=True)
 class Prioritization:
@@ -63,6 +82,7 @@ class Replay:
         prioritization: Prioritization | None = None,
         guard: int = 0,
         buffers: int = 0,
+        leaves: NDArray[np.float64] | None = None,
     ) -> None:
         """With `buffers`, large observations are gathered into that many arrays in turn: fresh memory for each
         batch costs as much as the gathering, but a sample is overwritten when `buffers` more were drawn.
@@ -74,7 +94,8 @@ class Replay:
         self.low = np.zeros(lanes.count, np.int64)
         self.ready = np.zeros(lanes.count, np.int64)
         self.taken = np.zeros(lanes.count, np.int64)
-        self.tree = PriorityTree(lanes.count * lanes.length) if prioritization else None
+        self.tree = PriorityTree(lanes.count * lanes.length, leaves) if prioritization else None
+        self.valued = prioritization is not None and lanes.value is not None
         self.highest = 1.0
         self._written = b""
         self._buffers, self._turn = [dict[str, NDArray[Any]]() for _ in range(buffers)], 0
@@ -86,7 +107,7 @@ class Replay:
     def refresh(self) -> None:
         """Take in what was written since the last call."""
         lanes = self.lanes
-        lookahead = self.n_step + self.next_actions
+        lookahead = self.n_step + (self.next_actions or self.valued)
         start, head = lanes.start.copy(), lanes.head.copy()
         written = start.tobytes() + head.tobytes()
         if written == self._written:
@@ -100,15 +121,30 @@ class Replay:
         self.ready, self.low = ready, np.minimum(low, ready)
 
     def _reprioritize(self, tree: PriorityTree, ready: Indices, low: Indices) -> None:
-        """New steps get the highest priority seen, steps about to be overwritten get none."""
+        """New steps get the highest priority seen, or that of their error where the actor knew it (Ape-X: Horgan et
+        al. 2018); steps about to be overwritten get none.
+        """
         lanes, slots = _ranges(np.maximum(self.ready, low), ready)
         gone_lanes, gone_slots = _ranges(self.low, np.minimum(low, self.ready))
         fresh = self.lanes.index(lanes, slots)
         is_step = (self.lanes.flags.take(fresh) & FINAL) == 0
         leaves = np.concatenate([self.lanes.index(gone_lanes, gone_slots), fresh])
         if len(leaves):
-            values = np.concatenate([np.zeros(len(gone_lanes)), np.where(is_step, self.highest, 0.0)])
-            tree.set(leaves, values)
+            first = self._first_priorities(lanes, slots) if self.valued else self.highest
+            tree.set(leaves, np.concatenate([np.zeros(len(gone_lanes)), np.where(is_step, first, 0.0)]))
+
+    def _first_priorities(self, lanes: Indices, slots: Indices) -> NDArray[np.float64]:
+        """From the values that the actor saw when it took the steps; the highest where it saw none."""
+        value, kept = self.lanes.value, self.prioritization
+        assert value is not None
+        assert kept is not None
+        reward, discount, after = self._n_step(lanes, slots)
+        seen, best = value.reshape(2, -1)[0], value.reshape(2, -1)[1]
+        after_at = self.lanes.index(lanes, after)
+        final = (self.lanes.flags.take(after_at) & FINAL) != 0
+        ahead = np.where(discount == 0, 0.0, np.where(final, np.nan, best.take(after_at)))
+        error = np.abs(reward + discount * ahead - seen.take(self.lanes.index(lanes, slots)))
+        return np.where(np.isnan(error), self.highest, (error + kept.floor) ** kept.exponent)
 
     def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
         """`size` steps; `importance` is β, the exponent that weighs unequal sampling back."""
@@ -139,10 +175,7 @@ class Replay:
 
     def next(self, size: int) -> Sample | None:
         """The oldest `size` steps that were not taken yet, or None if there are fewer: learning without a memory."""
-        self.refresh()
-        lane, slot = _ranges(np.maximum(self.taken, self.low), self.ready)
-        is_step = (self.lanes.flags.take(self.lanes.index(lane, slot)) & FINAL) == 0
-        lane, slot = lane[is_step], slot[is_step]
+        lane, slot = self._untaken()
         if len(lane) < size:
             return None
         oldest = np.argsort(slot - self.taken[lane], kind="stable")[:size]
@@ -150,15 +183,38 @@ class Replay:
         np.maximum.at(self.taken, lane, slot + 1)
         return self.gather(lane, slot, np.ones(size, np.float32))
 
-    def gather(self, lane: Indices, slot: Indices, weight: NDArray[np.float32]) -> Sample:
-        """The transitions that begin at these steps."""
+    def fresh(self) -> Sample | None:
+        """All steps that were not taken yet, or None if there are none."""
+        lane, slot = self._untaken()
+        self.taken = self.ready.copy()
+        return self.gather(lane, slot, np.ones(len(lane), np.float32)) if len(lane) else None
+
+    def _untaken(self) -> tuple[Indices, Indices]:
+        """Lane and slot of steps that can be drawn and were not taken yet."""
+        self.refresh()
+        lane, slot = _ranges(np.maximum(self.taken, self.low), self.ready)
+        is_step = (self.lanes.flags.take(self.lanes.index(lane, slot)) & FINAL) == 0
+        return lane[is_step], slot[is_step]
+
+    def unroll(self) -> Sample | None:
+        """All steps that were not taken yet, each with the longest return that they allow (Mnih et al. 2016, S2)."""
+        lanes = self.lanes
+        head, taken = lanes.head.copy(), np.maximum(self.taken, lanes.head - lanes.length + 2)
+        lane, slot = _ranges(taken, head)
+        is_step = (lanes.flags.take(lanes.index(lane, slot)) & FINAL) == 0
+        lane, slot = lane[is_step], slot[is_step]
+        self.taken = head
+        return self.gather(lane, slot, np.ones(len(lane), np.float32), head[lane]) if len(lane) else None
+
+    def gather(self, lane: Indices, slot: Indices, weight: NDArray[np.float32], until: Indices | None = None) -> Sample:
+        """The transitions that begin at these steps; returns reach to slot `until` at most."""
         lanes = self.lanes
         at = lanes.index(lane, slot)
         if self.n_step == 1:
             reward, after = lanes.reward.take(at), slot + 1
             discount = self._one_step_discount.take(lanes.flags.take(at) & TERMINATED)
         else:
-            reward, discount, after = self._n_step(lane, slot)
+            reward, discount, after = self._n_step(lane, slot, until)
         after_at = lanes.index(lane, after)
         next_action = np.full(len(lane), -1, np.int32)
         if self.next_actions:
@@ -190,12 +246,17 @@ class Replay:
             kept[use] = np.empty((size, *seen.seen_shape), seen.dtype)
         return kept[use]
 
-    def _n_step(self, lane: Indices, slot: Indices) -> tuple[NDArray[np.float32], NDArray[np.float32], Indices]:
+    def _n_step(
+        self, lane: Indices, slot: Indices, until: Indices | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], Indices]:
         """Sum of discounted rewards up to n steps or the episode's end, and where to bootstrap from."""
-        window = self.lanes.index(lane[:, None], slot[:, None] + np.arange(self.n_step))
+        reached = slot[:, None] + np.arange(self.n_step)
+        window = self.lanes.index(lane[:, None], reached)
         flags = self.lanes.flags.take(window)
         ended = (flags & (TERMINATED | TRUNCATED)) != 0
         live = (np.cumsum(ended, axis=1) - ended) == 0
+        if until is not None:
+            live &= reached < until[:, None]
         steps = live.sum(axis=1)
         reward = np.where(live, self.lanes.reward.take(window), 0.0) @ self.discounts[:-1]
         terminated = (((flags & TERMINATED) != 0) & live).any(axis=1)

@@ -67,6 +67,9 @@ class Environments(Protocol):
     def step(self, actions: NDArray[np.integer[Any]]) -> Step:
         """Steps all environments; actions [E] are in 0..A-1."""
 
+    def report_to(self, place: NDArray[np.int64]) -> None:
+        """Keep there which environment is being stepped (-1 = none), its seed and step: for whoever finds it hung."""
+
     def render(self) -> NDArray[np.uint8]:
         """A picture of environment 0 (height × width × 3)."""
 
@@ -79,7 +82,17 @@ class Watch:
 
     def __init__(self, worker: int, count: int, actions: int) -> None:
         self._worker, self._count, self._actions = worker, count, actions
+        self.place: NDArray[np.int64] = np.full(3, -1)
         self.restart([0] * count)
+
+    def enter(self, index: int) -> None:
+        """This environment is being stepped, or reset."""
+        self.place[1:] = self._seeds[index], self.calls
+        self.place[0] = index
+
+    def leave(self) -> None:
+        """None is being stepped any more."""
+        self.place[0] = -1
 
     def restart(self, seeds: Sequence[int]) -> None:
         """All environments begin again from these seeds."""

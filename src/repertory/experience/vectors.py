@@ -145,10 +145,18 @@ class Vectorised:
         return masks
 
     def _call(self, what: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._watch.enter(0)
         try:
             return what(*args, **kwargs)
         except Exception as error:
             raise self._watch.failure_of_all(raised(error)) from error
+        finally:
+            self._watch.leave()
+
+    def report_to(self, place: NDArray[np.int64]) -> None:
+        """Keep there that the vector is being stepped; it does not tell which environment: 0 stands for all."""
+        place[:] = self._watch.place
+        self._watch.place = place
 
     def render(self) -> NDArray[np.uint8]:
         """A picture of environment 0: drawn from its latest observation where it draws none itself."""

@@ -10,33 +10,38 @@ from numpy.typing import NDArray
 
 from repertory.experience.environments import Environments, Step
 from repertory.roles.exploration import generator, random_actions
-from repertory.roles.ports import Counters, ExperienceSink, Policy
+from repertory.roles.ledger import Page
+from repertory.roles.ports import ExperienceSink, Policy
 from repertory.roles.stopwatch import Stopwatch
 
 
 class Actor:
-    """One vector of environments and the policy that plays them."""
+    """One vector of environments and the policy that plays them; `may_play` holds it back.
+
+    `start` tells the streams of actors apart that have the same rank, one after the other.
+    """
 
     def __init__(
         self,
         environments: Environments,
         policy: Policy,
         experience: ExperienceSink,
-        counters: Counters,
+        page: Page,
         epsilon: Callable[[int], float],
         *,
         first_lane: int,
         seed: int,
         rank: int,
         watch: Stopwatch,
+        start: int = 0,
+        may_play: Callable[[], bool] = lambda: True,
     ) -> None:
         self.environments, self.policy, self.experience = environments, policy, experience
-        self.counters, self.epsilon, self.watch = counters, epsilon, watch
-        self.rank, self.rng = rank, generator(seed, rank, 1)
+        self.page, self.epsilon, self.watch, self.may_play = page, epsilon, watch, may_play
+        self.rank, self.rng = rank, generator(seed, rank, 1, start)
         self.lanes = first_lane + np.arange(environments.count)
         self.returns = np.zeros(environments.count)
         self.lengths = np.zeros(environments.count, np.int64)
-        self.finished: list[tuple[float, int]] = []
         self._waiting: NDArray[np.bool_] | None = None
         self._actions: NDArray[np.integer[Any]] | None = None
 
@@ -54,6 +59,8 @@ class Actor:
         Asking last lets the environments play while a learner in the same process is still computing the weights that
         the answer waits for.
         """
+        if not self.may_play():
+            return False
         actions = self._actions if self._actions is not None else self._choose()
         if actions is None:
             return False
@@ -70,7 +77,7 @@ class Actor:
     def _choose(self) -> NDArray[np.integer[Any]] | None:
         """ε-greedy actions; the policy is not asked where chance decides for every environment."""
         if self._waiting is None:
-            self._waiting = self.rng.random(self.environments.count) < self.epsilon(self.counters.env_steps)
+            self._waiting = self.rng.random(self.environments.count) < self.epsilon(self.page.env_steps)
             if not self._waiting.all():
                 self.policy.submit(self.observation, self.mask)
         explore = self._waiting
@@ -96,13 +103,21 @@ class Actor:
             result.observation[rows],
             None if result.mask is None else result.mask[rows],
             self.policy.version,
+            self._values(actions, rows),
         )
-        self.counters.env_steps += len(lanes)
+        self.page.played(len(lanes))
         self.observation, self.mask = result.onward()
         begun = result.begun
         if begun.any():
             mask = None if self.mask is None else self.mask[begun]
             self.experience.begin(self.lanes[begun], self.observation[begun], mask)
+
+    def _values(self, actions: NDArray[np.integer[Any]], rows: Any) -> NDArray[np.float32] | None:
+        """Value of the action taken and of the best one, [2, E], if the policy keeps them."""
+        values = self.policy.values
+        if values is None:
+            return None
+        return np.stack([values[np.arange(len(actions)), actions], values.max(axis=1)])[:, rows]
 
     def _account(self, result: Step) -> None:
         """Returns and lengths of episodes, as they end."""
@@ -110,9 +125,17 @@ class Actor:
         self.lengths += result.stepped
         ended = (result.terminated | result.truncated) & result.stepped
         if ended.any():
-            self.finished += zip(self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
+            for reward, length in zip(self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True):
+                self.page.episode(reward, length)
             self.returns[ended] = 0.0
             self.lengths[ended] = 0
+
+    def settle(self) -> None:
+        """Nothing of an actor must be put away: its steps lie in the lanes."""
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.environments.close()
 
     def state(self) -> dict[str, Any]:
         """The exploration stream; the environments themselves start anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.experience.environments import Environments
+from repertory.roles.ledger import Page
 
 
 class Episodes(NamedTuple):
@@ -53,3 +54,54 @@ class Evaluator:
                 break
             observation, mask = result.onward()
         return Episodes(returns, lengths)
+
+
+class Dismissed(Exception):
+    """Nobody waits for the evaluation any more."""
+
+
+class EvaluationDesk:
+    """The evaluator as a role: asked by number with a snapshot of the weights, it answers with whole episodes."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        arrays: Mapping[str, NDArray[Any]],
+        seeds: Callable[[int], list[int]],
+        page: Page,
+        dismissed: Callable[[], bool],
+    ) -> None:
+        self.evaluator, self.arrays, self.seeds = evaluator, arrays, seeds
+        self.page, self.dismissed = page, dismissed
+
+    def step(self) -> bool:
+        """Play the evaluation that was asked for, if one was."""
+        asked, index = (int(number) for number in self.arrays["asked"])
+        if asked == int(self.arrays["answered"][0]):
+            return False
+        try:
+            episodes = self.evaluator.evaluate(self.arrays["weights"].copy(), self.seeds(index), self._watch)
+        except Dismissed:
+            return False
+        self.arrays["returns"][:], self.arrays["lengths"][:] = episodes
+        self.arrays["answered"][0] = asked
+        return True
+
+    def _watch(self) -> None:
+        self.page.beat()
+        if self.dismissed():
+            raise Dismissed
+
+    def settle(self) -> None:
+        """An evaluation that was cut short is asked for again."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: seeds follow from the evaluation's number."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing to take over."""
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.evaluator.environments.close()

@@ -25,3 +25,8 @@ def random_actions(
 def generator(*key: int) -> np.random.Generator:
     """An independent stream for each key."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+
+
+def ladder(base: float, exponent: float, rank: int, actors: int) -> float:
+    """ε of one of many actors, fixed (Horgan et al. 2018): base ** (1 + exponent · i / (N - 1))."""
+    return float(base ** (1.0 + exponent * rank / max(actors - 1, 1)))

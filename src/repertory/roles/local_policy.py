@@ -1,9 +1,10 @@
-"""A policy that answers at once, from weights on a board in the same process; imports JAX through the agent only."""
+"""A policy that answers at once, with a copy of the weights of its own; imports JAX through the agent only."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,14 +13,26 @@ from repertory.roles.ports import Weights
 
 
 class LocalPolicy:
-    """Greedy actions by the newest weights; a noisy network draws fresh noise for every call."""
+    """Greedy actions by weights pulled every `pull_period` answers; a noisy network draws fresh noise each time."""
 
-    def __init__(self, agent: Agent, weights: Weights, *, seed: int, rank: int) -> None:
-        self.agent, self.weights = agent, weights
-        self.version = 0
+    def __init__(
+        self, agent: Agent, weights: Weights, *, seed: int, rank: int, pull_period: int = 1, valued: bool = False
+    ) -> None:
+        self.agent, self.weights, self.pull_period, self.valued = agent, weights, pull_period, valued
+        self.version = -1
         self.calls = 0
+        self.values: NDArray[np.float32] | None = None
+        self._copy: Any = None
+        self._until_pull = 0
         word = np.random.SeedSequence([seed, rank, 3]).generate_state(1)[0]
         self._key = np.array([word, 0], np.uint32)
+
+    def pull(self) -> None:
+        """Copy the newest weights."""
+        version, weights = self.weights.latest()
+        if version != self.version:
+            self.version, self._copy = version, jnp.asarray(weights)
+        self._until_pull = self.pull_period
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""
@@ -27,14 +40,19 @@ class LocalPolicy:
 
     def poll(self) -> NDArray[np.integer[Any]]:
         """Answer it."""
-        self.version, weights = self.weights.latest()
+        if self._until_pull <= 0:
+            self.pull()
+        self._until_pull -= 1
         key = None
         if self.agent.noisy:
             self.calls += 1
             key = self._key.copy()
             key[1] = self.calls
         observation, mask = self._question
-        return np.asarray(self.agent.act(weights, observation, mask, key))
+        if not self.valued:
+            return np.asarray(self.agent.act(self._copy, observation, mask, key))
+        self.values = np.asarray(self.agent.values(self._copy, observation, mask, key))
+        return np.asarray(np.argmax(self.values, axis=-1))
 
     def state(self) -> dict[str, int]:
         """How many answers were given: the noise's position."""

@@ -14,6 +14,25 @@ from numpy.typing import NDArray
 from repertory.experience.replay import Sample
 
 
+class Role(Protocol):
+    """A member of a company."""
+
+    def step(self) -> bool:
+        """Do one piece of work if there is any; say whether there was."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it that lies in no shared array, as JSON values."""
+
+    def load_state(self, state: Any) -> None:
+        """Take that over."""
+
+    def settle(self) -> None:
+        """Before a pause: put what must survive where it survives."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
 class Weights(Protocol):
     """A board with the newest weight vector."""
 
@@ -36,6 +55,10 @@ class Policy(Protocol):
     @property
     def version(self) -> int:
         """The weights' version behind the last answer."""
+
+    @property
+    def values(self) -> NDArray[np.float32] | None:
+        """The action values behind the last answer, [E, A], if the policy keeps them."""
 
     def state(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""
@@ -60,12 +83,16 @@ class ExperienceSink(Protocol):
         observation: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         version: int,
+        values: NDArray[np.float32] | None = None,
     ) -> None:
         """One step in each of these lanes."""
 
+    def interrupt(self, lanes: NDArray[np.int64] | None = None) -> None:
+        """The running episodes end here, as truncated: their environments are reset from outside."""
+
 
 class ExperienceSource(Protocol):
-    """Where a learner draws batches."""
+    """Where steps are drawn from."""
 
     def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
         """`size` steps."""
@@ -77,8 +104,23 @@ class ExperienceSource(Protocol):
         """What learning from those steps showed."""
 
 
-class Counters(Protocol):
-    """Counts that all roles share."""
+class Batches(Protocol):
+    """Where a learner gets what it learns from next."""
 
-    env_steps: int
-    updates: int
+    def take(self) -> Sample | None:
+        """Batches for one call, `[updates, batch, ...]`, if as many updates are owed."""
+
+    def ahead(self) -> None:
+        """A good moment to draw what comes next: the last batch is being learned from."""
+
+    def release(self, sample: Sample, priority: Any) -> None:
+        """The sample was learned from, and these are its errors."""
+
+    def settle(self) -> None:
+        """Forget what was drawn ahead, so that nothing but the state decides what comes next."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+
+    def load_state(self, state: Any) -> None:
+        """Take that over."""

@@ -12,15 +12,17 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
+from repertory import topologies
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions
+from repertory.engines import ENGINES
 from repertory.errors import UserError, nearest
 from repertory.runtime import usable_cores
+from repertory.topologies.options import CompanyOptions
 
 SEEDS = 2**32
 """Seeds lie below it: JAX's keys keep no more bits."""
 AGENTS = ("dqn", "rainbow", "sarsa")
-ENGINES = ("inline",)
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,10 @@ class RunOptions:
     agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "dqn"
     """Which agent: dqn, rainbow (every part on), sarsa."""
     topology: str = "single"
-    """Who does what; `repertory show single` draws it."""
+    """Who does what: single, collectors, apex, parameter_server, gorila, hogwild, all_reduce; `repertory show NAME`
+    draws it."""
     engine: str = "inline"
-    """What hosts the roles."""
+    """What hosts the roles: inline (one process), processes (many on this machine)."""
     env_steps: int = 100_000
     """Stop after this many env steps (agent decisions, all environments added up)."""
     seconds: float | None = None
@@ -75,6 +78,7 @@ class RunOptions:
     """How many checkpoints are kept."""
     agent: QLearningOptions = field(default_factory=QLearningOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
+    company: CompanyOptions = field(default_factory=CompanyOptions)
 
 
 def environment_options(options: RunOptions) -> dict[str, Any]:
@@ -95,15 +99,17 @@ POSITIVE = (
     "env_steps", "eval_every", "eval_episodes", "eval_max_steps", "actors", "envs_per_actor", "log_every",
     "checkpoint_every", "keep_checkpoints", "agent.batch_size", "agent.learning_rate", "agent.n_step",
     "agent.target_period", "agent.replay_capacity", "agent.replay_ratio", "agent.updates_per_call",
-    "agent.optimizer_epsilon",
+    "agent.optimizer_epsilon", "company.pull_period", "company.shards", "company.fetch_period", "company.push_period",
+    "company.update_steps", "company.target_steps", "company.topk_share", "company.heartbeat_s",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm",
-    "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps",
+    "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps", "company.staleness_bound",
+    "company.max_gradient_age", "company.outlier_deviations", "company.restarts", "company.ladder_exponent",
 )  # fmt: skip
 SHARES = (
     "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
-    "agent.importance_exponent",
+    "agent.importance_exponent", "company.ladder_base", "company.topk_share",
 )  # fmt: skip
 
 
@@ -137,6 +143,7 @@ def check(options: RunOptions) -> RunOptions:
     if not options.network.hidden or min(options.network.hidden) < 1:
         raise UserError(f"--network.hidden needs widths above 0, not {options.network.hidden}")
     _check_agent(options.agent)
+    _check_company(options)
     return options
 
 
@@ -159,11 +166,44 @@ def _check_agent(agent: QLearningOptions) -> None:
         )
 
 
+def _check_company(options: RunOptions) -> None:
+    """Pairs of topology and options that make no sense together."""
+    agent, company, topology = options.agent, options.company, topologies.find(options.topology)
+    gradients = not topology.has("learner")
+    if options.topology != "single" and not agent.replay and not topology.has("thread"):
+        raise UserError(
+            f"topology {options.topology!r} learns from a memory; for learning without one choose "
+            "--topology hogwild, or single"
+        )
+    if gradients and agent.noisy:
+        raise UserError(
+            f"topology {options.topology!r} sends gradients of one vector, and noisy networks are not made for "
+            "that; choose --topology collectors, or --agent.no-noisy"
+        )
+    if gradients and agent.prioritized and (company.memory == "shared" or topology.has("thread")):
+        raise UserError(
+            f"topology {options.topology!r} can't prioritise a memory that several processes draw from; choose "
+            "--company.memory local with parameter servers, or --topology apex"
+        )
+    if company.actor_priorities and not (agent.prioritized and topology.has("memory")):
+        raise UserError("--company.actor-priorities needs --agent.prioritized and --topology collectors or apex")
+    if company.mode == "synchronous" and company.push_period > 1:
+        raise UserError("--company.push-period must be 1 where servers wait for every worker's gradient")
+    if options.topology != "hogwild" and options.agent_name == "sarsa" and company.method != "one_step_q":
+        raise UserError(f"--company.method {company.method} is for --topology hogwild")
+
+
 def resolve(options: RunOptions) -> RunOptions:
     """What follows from other options: an agent's name switches its parts, no replay learns each step once."""
     agent = options.agent
-    if options.agent_name == "sarsa":
+    if options.agent_name == "sarsa" or (options.topology == "hogwild" and options.company.method == "sarsa"):
         agent = dataclasses.replace(agent, sarsa=True)
+    if options.topology == "all_reduce" and options.company.scale_learning_rate:
+        agent = dataclasses.replace(agent, learning_rate=agent.learning_rate * options.actors)
+    if options.topology == "hogwild" and options.company.method != "replay":
+        return dataclasses.replace(
+            options, agent=_without_memory(options, agent), threads=options.threads or usable_cores()
+        )
     count = options.actors * options.envs_per_actor
     first = count * (agent.n_step + 1)  # before that, no lane has a step whose return is complete
     agent = dataclasses.replace(agent, learning_starts=max(agent.learning_starts, first))
@@ -177,6 +217,20 @@ def resolve(options: RunOptions) -> RunOptions:
             replay_capacity=count * (agent.n_step + 64),
         )
     return dataclasses.replace(options, agent=agent, threads=options.threads or usable_cores())
+
+
+def _without_memory(options: RunOptions, agent: QLearningOptions) -> QLearningOptions:
+    """Each step is learned from once; lanes are just long enough for that."""
+    count, steps = options.actors * options.envs_per_actor, options.company.update_steps
+    return dataclasses.replace(
+        agent,
+        batch_size=options.envs_per_actor * steps,
+        replay_ratio=1.0,
+        updates_per_call=1,
+        learning_starts=0,
+        n_step=1,
+        replay_capacity=count * (2 * steps + 64),
+    )
 
 
 def value_of(options: Any, name: str) -> Any:

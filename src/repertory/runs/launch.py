@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from repertory.engines.inline import InlineEngine
+from repertory.engines import make_engine
 from repertory.errors import UserError
 from repertory.runs import checkpoint
 from repertory.runs.config import RunOptions, from_dict, to_dict
@@ -23,7 +23,7 @@ def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, A
     called_at = called_at or time.time()
     options, plan, agent = stage(options)
     check_memory(plan)
-    engine = InlineEngine(plan, agent)
+    engine = make_engine(options.engine, plan, agent)
     name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
     directory = RunDirectory.create(options.runs_dir, name)
     directory.write_config(to_dict(options))
@@ -49,7 +49,7 @@ def resume(
         _refuse_finished(directory, options)
         options, plan, agent = stage(options)
         check_memory(plan)
-        engine = InlineEngine(plan, agent)
+        engine = make_engine(options.engine, plan, agent)
         history = History()
         if path is not None:
             state = checkpoint.load(path)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.engines.inline import EVALUATION_WORKER
+from repertory.engines.casting import EVALUATION_WORKER
 from repertory.engines.plan import Plan
 from repertory.errors import UserError, missing_extra
 from repertory.experience import environments

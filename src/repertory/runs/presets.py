@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repertory.runs.config import RunOptions, change
+from repertory.topologies import find
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Preset:
     prefix: str
     seen: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    by_topology: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 _CARTPOLE = {
@@ -200,10 +202,12 @@ def find_preset(environment: str) -> Preset:
     return Preset("", "no preset: the defaults of the options")
 
 
-def defaults(environment: str, agent: str = "dqn") -> RunOptions:
-    """The options of an environment's preset, for an agent."""
-    options: RunOptions = change(RunOptions(environment), find_preset(environment).options)
-    options = change(options, {"agent_name": agent})
+def defaults(environment: str, agent: str = "dqn", topology: str = "single") -> RunOptions:
+    """The options of an environment's preset, for an agent and a topology; the later ones have the last word."""
+    preset = find_preset(environment)
+    options: RunOptions = change(RunOptions(environment), preset.options)
+    options = change(options, {"agent_name": agent, "topology": topology})
     if agent == "rainbow":
         options = change(options, {"agent": RAINBOW})
-    return options
+    options = change(options, find(topology).defaults)
+    return change(options, preset.by_topology.get(topology, {}))  # type: ignore[no-any-return]

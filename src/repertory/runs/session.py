@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from repertory.engines.inline import InlineEngine
+from repertory.engines import Engine
 from repertory.runs import checkpoint
 from repertory.runs.config import RunOptions
 from repertory.runs.directory import RunDirectory
@@ -30,8 +30,10 @@ class History:
     resumes: int = 0
 
 
-class StopAsked(Exception):
-    """Raised inside an evaluation that nobody waits for any more."""
+CATCH_UP_S = 3.0
+"""After the last step a learner may make the updates that are still owed, but no longer than this."""
+LAST_EVALUATION_S = 600.0
+"""No evaluation takes longer; a hung one has been noticed before."""
 
 
 class Cadence:
@@ -55,7 +57,7 @@ class Session:
     def __init__(
         self,
         options: RunOptions,
-        engine: InlineEngine,
+        engine: Engine,
         directory: RunDirectory,
         history: History,
         *,
@@ -70,6 +72,9 @@ class Session:
         self.called_at, self.resumed = called_at, resumed
         self.startup_s = 0.0
         self.stop_asked = False
+        engine.dismissed = lambda: self.stop_asked
+        self._asked = len(history.evaluations)
+        self._asked_at = -1
         self._process = psutil.Process()
         self._rate = (0.0, now, engine.counters.updates)
 
@@ -107,20 +112,39 @@ class Session:
         self.startup_s = time.time() - self.called_at
         self.began = time.perf_counter() - self.history.seconds
         self._rate = (self.seconds, *self._rate[1:])
-        status = "completed"
-        for _ in self.engine.rounds():
-            now = self.engine.counters.env_steps
-            status = self._attend(now)
-            if status:
-                break
-        if status != "interrupted" and not self._evaluated(now):
-            self._evaluate(now)
-            status = "interrupted" if self.stop_asked else status
+        status, rounds = "", self.engine.rounds()
+        while not status:
+            next(rounds)
+            status = self._attend(self.engine.counters.env_steps)
+        self._catch_up(rounds)
+        now = self.engine.counters.env_steps
+        if status == "completed":
+            status = self._evaluate_last(now, rounds)
         if self._rate[1] != now:  # else this step has its line
             self._log(now)
         if not self._saved(now):
             self._save(now, exact=False)
         return self._finish(status)
+
+    def _catch_up(self, rounds: Iterator[None]) -> None:
+        """Updates that are owed for the last steps are made, if that is soon done."""
+        end = time.monotonic() + CATCH_UP_S
+        while not self.stop_asked and self.engine.behind() and time.monotonic() < end:
+            next(rounds)
+
+    def _evaluate_last(self, now: int, rounds: Iterator[None]) -> str:
+        """The final weights are evaluated, too; says how the run ended."""
+        if self._asked_at != now:
+            self._ask(now)
+        end = time.monotonic() + LAST_EVALUATION_S
+        while self.engine.evaluating and not self.stop_asked and time.monotonic() < end:
+            next(rounds)
+            self._collect()
+        self._collect()
+        if self.stop_asked:
+            return "interrupted"
+        target = self.options.target_score
+        return "solved" if target is not None and self._evaluated(now) and self.score >= target else "completed"
 
     @property
     def seconds(self) -> float:
@@ -129,23 +153,23 @@ class Session:
 
     def _attend(self, now: int) -> str:
         """What is due after a round; a status if the run ends here."""
-        evaluating = self.eval_due.due(now)
-        if evaluating:
-            self._evaluate(now)
+        if self.eval_due.due(now):
+            self._ask(now)
+        scored = self._collect()
         saving = self.save_due.due(now)
         logging = self.log_due.due(now)
-        if logging or evaluating or saving:
+        if logging or scored or saving:
             self._log(now)
         if saving:
             self._save(now, exact=True)
             self.engine.start()
-        return self._ended(now)
+        return self._ended(now, scored)
 
-    def _ended(self, now: int) -> str:
+    def _ended(self, now: int, scored: bool) -> str:
         options = self.options
         if self.stop_asked:
             return "interrupted"
-        if options.target_score is not None and self._evaluated(now) and self.score >= options.target_score:
+        if options.target_score is not None and scored and self.score >= options.target_score:
             return "solved"
         if now >= options.env_steps:
             return "completed"
@@ -165,25 +189,32 @@ class Session:
         newest = checkpoint.latest(self.directory.checkpoints)
         return newest is not None and checkpoint.manifest(newest)["step"] == now
 
-    def _evaluate(self, now: int) -> None:
-        try:
-            episodes = self.engine.evaluate(len(self.history.evaluations), self._leave_if_asked)
-        except StopAsked:
-            return
-        self.history.evaluations.append(
-            {
-                "env_steps": now,
-                "updates": self.engine.counters.updates,
-                "seconds": round(self.seconds, 3),
-                "mean": float(episodes.returns.mean()),
-                "std": float(episodes.returns.std()),
-                "episodes": len(episodes.returns),
-            }
-        )
+    def _ask(self, now: int) -> None:
+        """Ask for an evaluation of the weights of now."""
+        self._asked_at = now
+        self.engine.ask(self._asked)
+        self._asked += 1
 
-    def _leave_if_asked(self) -> None:
-        if self.stop_asked:
-            raise StopAsked
+    def _collect(self) -> bool:
+        """Take in the evaluations that are done, and what else there is to tell; whether there was a score."""
+        for note in self.engine.notes():
+            self.view.note(note)
+            self.directory.add_event(note, self.engine.counters.env_steps)
+        scored = False
+        while (answer := self.engine.answer()) is not None:
+            scored = True
+            returns = answer.episodes.returns
+            self.history.evaluations.append(
+                {
+                    "env_steps": answer.env_steps,
+                    "updates": answer.updates,
+                    "seconds": round(self.seconds, 3),
+                    "mean": float(returns.mean()),
+                    "std": float(returns.std()),
+                    "episodes": len(returns),
+                }
+            )
+        return scored
 
     def _log(self, now: int) -> None:
         updates = self.engine.counters.updates
@@ -201,14 +232,12 @@ class Session:
             "score_best": max(means) if means else None,
             **self.engine.metrics(),
             "rss_mb": round(self._process.memory_info().rss / 2**20, 1),
-            **self.engine.watch.shares(),
         }
         self._rate = (seconds, now, updates)
         self.metrics.write(values)
         self.view.update(values)
 
     def _save(self, now: int, *, exact: bool) -> None:
-        self.engine.watch.lap("other")
         self.history.seconds = self.seconds
         history: dict[str, Any] = {
             "evaluations": self.history.evaluations,
@@ -227,7 +256,6 @@ class Session:
             )
         except checkpoint.CheckpointFailed as error:
             self.view.note(f"warning: {error}; training goes on")
-        self.engine.watch.lap("checkpoint")
 
     def _finish(self, status: str, error: str | None = None) -> dict[str, Any]:
         counters = self.engine.counters
@@ -242,7 +270,7 @@ class Session:
             "startup_s": round(self.startup_s, 3),
             "env_steps_per_s": round(counters.env_steps / max(seconds, 1e-9), 1),
             "updates_per_s": round(counters.updates / max(seconds, 1e-9), 1),
-            "restarts": 0,
+            "restarts": self.engine.restarts,
             "resumes": self.history.resumes,
             "environment": self.options.environment,
             "directory": str(self.directory.path),

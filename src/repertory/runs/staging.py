@@ -9,8 +9,8 @@ import psutil
 from repertory import topologies
 from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
-from repertory.agents.q_learning import make_q_learning
 from repertory.engines.plan import Plan
+from repertory.engines.stage import members_of
 from repertory.errors import UserError
 from repertory.experience import environments
 from repertory.runs.config import RunOptions, check, environment_options, resolve
@@ -36,9 +36,14 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
         eval_episodes=options.eval_episodes,
         eval_max_steps=options.eval_max_steps,
         seed=options.seed,
+        env_steps=options.env_steps,
+        threads=options.threads,
+        network=options.network,
+        topology=topologies.find(options.topology),
+        company=options.company,
     )
     _check_pacing(plan)
-    return options, plan, make_q_learning(options.agent, options.network, spec, threads=options.threads)
+    return options, plan, plan.make_agent()
 
 
 def check_memory(plan: Plan) -> None:
@@ -80,7 +85,7 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         "parameters": agent.layout.size,
         "topology": options.topology,
         "engine": options.engine,
-        "processes": 1,
+        "processes": 1 if options.engine == "inline" else 1 + len(members_of(plan)),
         "environments": plan.environments,
         "env_steps": options.env_steps,
         "env_steps_per_update": settings.batch_size / settings.replay_ratio,

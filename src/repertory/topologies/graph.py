@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from repertory.errors import UserError, nearest
 
@@ -28,7 +30,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Topology:
-    """Who does what, and who talks to whom."""
+    """Who does what, and who talks to whom; `defaults` are options that it sets unless the user does.
+
+    Members of roles `together` are started anew all at once, if one of them fails.
+    """
 
     name: str
     summary: str
@@ -36,6 +41,20 @@ class Topology:
     edges: tuple[Edge, ...]
     engines: tuple[str, ...]
     agents: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    together: tuple[str, ...] = ()
+
+    def has(self, role: str) -> bool:
+        """Whether anybody has this role."""
+        return any(node.role == role for node in self.nodes)
+
+    def member_roles(self, counts: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Role and rank of every member; `counts` are the options that nodes name."""
+        return [
+            (node.role, rank)
+            for node in self.nodes
+            for rank in range(int(node.count) if node.count.isdigit() else counts[node.count])
+        ]
 
 
 def validate(topology: Topology, *, engine: str, agent: str) -> None:
@@ -53,13 +72,25 @@ def validate(topology: Topology, *, engine: str, agent: str) -> None:
 
 
 def draw(topology: Topology) -> str:
-    """The topology as text: roles with their counts, then one line for each edge."""
+    """The topology as text: roles with their counts, then one line for each edge, then what it sets."""
     width = max(len(node.role) for node in topology.nodes)
-    roles = [f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<8} {node.does}" for node in topology.nodes]
+    widest = max(len(node.count) for node in topology.nodes)
+    roles = [
+        f"  [{node.role}]{'':{width - len(node.role)}} × {node.count:<{widest}}  {node.does}" for node in topology.nodes
+    ]
     edges = [
         f"  [{edge.source}]{'':─<{width - len(edge.source) + 2}} {edge.carries} ──▶ [{edge.target}]   {edge.when}"
         for edge in topology.edges
     ]
     head = f"{topology.name}: {topology.summary}"
+    sets = [f"  {line}" for line in _flat(topology.defaults)]
     foot = f"engines: {', '.join(topology.engines)}   agents: {', '.join(topology.agents)}"
-    return "\n".join([head, "", "roles", *roles, "", "edges", *edges, "", foot])
+    return "\n".join([head, "", "roles", *roles, "", "edges", *edges, *(["", "sets", *sets] if sets else []), "", foot])
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "--") -> list[str]:
+    lines = []
+    for key, value in options.items():
+        name = prefix + key.replace("_", "-")
+        lines += _flat(value, f"{name}.") if isinstance(value, Mapping) else [f"{name} {value}"]
+    return lines

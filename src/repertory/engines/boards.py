@@ -1,0 +1,190 @@
+"""Ports on arrays that may be shared: weights, batches, gradients; numpy only.
+
+Each has one writer. It fills what nobody reads, then moves a number that readers look at first; so any of them may be
+killed at any moment, and nobody ever sees half a write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.lanes import Field
+from repertory.experience.replay import Sample
+
+Arrays = Mapping[str, NDArray[Any]]
+Ring = Callable[[], None]
+DEADLINE_S = 10.0
+
+
+class Board:
+    """The newest vector: two copies, of which a number says which one counts. Slice `at` is this writer's."""
+
+    def __init__(self, arrays: Arrays, part: int = 0, at: slice = slice(None), ring: Ring = lambda: None) -> None:
+        self._copies, self._versions = arrays["copies"][:, at], arrays["versions"][part]
+        self._flip = arrays["flips"][part : part + 1]
+        self._ring = ring
+        self._seen = -1
+        self._latest: tuple[int, NDArray[np.float32]] = (-1, np.zeros(0, np.float32))
+
+    @staticmethod
+    def fields(size: int, parts: int = 1) -> dict[str, Field]:
+        """What has to be allocated."""
+        return {
+            "copies": Field((2, size), "float32"),
+            "versions": Field((parts, 2), "int64"),
+            "flips": Field((parts,), "int64"),
+        }
+
+    def publish(self, version: int, weights: Any) -> None:
+        """Write the spare copy, then let it count."""
+        spare = (int(self._flip[0]) + 1) % 2
+        self._copies[spare] = np.asarray(weights)
+        self._versions[spare] = version
+        self._flip[0] += 1
+        self._ring()
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is a newer one than `latest` returned last."""
+        return int(self._flip[0]) != self._seen
+
+    def latest(self) -> tuple[int, NDArray[np.float32]]:
+        """The newest version and its weights: a copy that stays as it is, the same one until there is a newer."""
+        end = time.monotonic() + DEADLINE_S
+        while self.changed:
+            flip = int(self._flip[0])
+            version, copy = int(self._versions[flip % 2]), self._copies[flip % 2].copy()
+            if int(self._flip[0]) == flip:  # else the writer may have come round to this copy
+                self._seen, self._latest = flip, (version, copy)
+            elif time.monotonic() > end:
+                raise TimeoutError("the weights changed faster than they could be read")
+        return self._latest
+
+
+class BatchSlots:
+    """Batches on their way from a memory server to a learner, and their priorities on the way back.
+
+    `filled` counts what the memory has put in, `freed` what the learner is done with; slot i of `count` is used by
+    the batches i, i + count, ... A freed slot holds the errors of its steps until the memory has read them.
+    """
+
+    def __init__(self, arrays: Arrays, updates: int, ring: Ring) -> None:
+        self._arrays, self._updates, self._ring = arrays, updates, ring
+        self.count = len(arrays["weight"])
+        self._counts = arrays["counts"]
+        self._names = [name for name in Sample._fields if name in arrays]
+
+    @staticmethod
+    def fields(example: Sample, count: int) -> dict[str, Field]:
+        """What has to be allocated for batches like this one."""
+        fields = {
+            name: Field((count, *array.shape), array.dtype.name)
+            for name, array in example._asdict().items()
+            if array is not None
+        }
+        return {**fields, "priority": Field((count, len(example.weight)), "float32"), "counts": Field((2,), "int64")}
+
+    @property
+    def filled(self) -> int:
+        """Batches put in."""
+        return int(self._counts[0])
+
+    @property
+    def freed(self) -> int:
+        """Batches that the learner is done with."""
+        return int(self._counts[1])
+
+    def put(self, sample: Sample) -> None:
+        """The memory's: fill the next slot."""
+        at = self.filled % self.count
+        for name in self._names:
+            self._arrays[name][at] = getattr(sample, name)
+        self._counts[0] += 1
+        self._ring()
+
+    def errors(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """The memory's: lanes, slots and errors of a freed batch."""
+        at = batch % self.count
+        return self._arrays["lane"][at], self._arrays["slot"][at], self._arrays["priority"][at]
+
+    def take(self) -> Sample | None:
+        """The learner's: the oldest batch, which stays as it is until it is released."""
+        if self.filled <= self.freed:
+            return None
+        at = self.freed % self.count
+        values = {name: self._arrays[name][at] for name in self._names}
+        return Sample(**{"next_mask": None, **values}).split(self._updates)
+
+    def ahead(self) -> None:
+        """The memory draws by itself."""
+
+    def release(self, sample: Sample, priority: Any) -> None:  # noqa: ARG002  # the port's name for it
+        """The learner's: hand the slot back with the errors of its steps."""
+        self._arrays["priority"][self.freed % self.count] = np.asarray(priority).reshape(-1)
+        self._counts[1] += 1
+        self._ring()
+
+    def settle(self) -> None:
+        """What is on its way stays on its way."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: the memory keeps the stream of draws."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing to continue."""
+
+
+class GradientSlots:
+    """Gradients on their way from workers to servers: one slot for each worker and server.
+
+    `pushed` counts a worker's gradients; server s has taken `taken[s]` of them. A worker pushes again when all servers
+    have taken its last one.
+    """
+
+    def __init__(self, arrays: Arrays, payloads: Sequence[Arrays]) -> None:
+        self.pushed, self.taken = arrays["pushed"], arrays["taken"]
+        self._version, self._payloads = arrays["version"], payloads
+
+    @staticmethod
+    def fields(workers: int, servers: int) -> dict[str, Field]:
+        """What has to be allocated besides the payloads."""
+        return {
+            "pushed": Field((workers,), "int64"),
+            "taken": Field((servers, workers), "int64"),
+            "version": Field((servers, workers), "int64"),
+        }
+
+    def free(self, worker: int) -> bool:
+        """Whether all servers have taken this worker's last gradient."""
+        return bool((self.taken[:, worker] >= self.pushed[worker]).all())
+
+    def ahead_of_slowest(self, worker: int) -> int:
+        """Gradients that this worker has pushed more than the slowest."""
+        return int(self.pushed[worker] - self.pushed.min())
+
+    def push(self, worker: int, versions: list[int], payloads: Sequence[Mapping[str, Any]]) -> None:
+        """Put one payload for each server in, computed with those versions of its slice."""
+        for server, (version, payload) in enumerate(zip(versions, payloads, strict=True)):
+            self._version[server, worker] = version
+            for name, array in self._payloads[server].items():
+                array[worker] = np.asarray(payload[name])
+        self.pushed[worker] += 1
+
+    def arrived(self, server: int) -> NDArray[np.int64]:
+        """Workers whose gradient this server has not taken."""
+        return np.flatnonzero(self.pushed > self.taken[server])
+
+    def payload(self, server: int, worker: int) -> tuple[int, dict[str, Any]]:
+        """The version of the weights behind it, and the payload."""
+        arrays = {name: array[worker].copy() for name, array in self._payloads[server].items()}
+        return int(self._version[server, worker]), arrays
+
+    def take(self, server: int, workers: NDArray[np.int64]) -> None:
+        """This server is done with these workers' gradients."""
+        self.taken[server, workers] = self.pushed[workers]

@@ -1,0 +1,197 @@
+"""The inside of a child process: builds one member's roles and lets them work until the driver says otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repertory.agents.networks import convolves
+from repertory.engines.casting import Casting
+from repertory.engines.collective import GlooCollective
+from repertory.engines.plan import Plan
+from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
+from repertory.engines.stage import LEAVE, PAUSE, RUN, Member, Stage, members_of
+from repertory.errors import EnvironmentFailure, UserError
+from repertory.roles.actor import Actor
+from repertory.roles.ports import Role
+from repertory.runtime import start_jax
+
+REST_S = 0.1
+"""A member that has nothing to do looks again after so long, even if nobody has rung."""
+USER_ERROR = 2
+
+
+@dataclass
+class Kit:
+    """What a child is given: small things and file descriptors."""
+
+    plan: Plan
+    block: Block
+    bells: list[Bell]
+    lifeline: Lifeline
+    report: Descriptor
+    meeting: str
+    threads: int
+
+
+def perform(kit: Kit, index: int) -> None:
+    """The child's main function; it never returns with an error unsaid."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    kit.lifeline.watch(lambda: os._exit(1))
+    faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
+    try:
+        host = Host(kit, index)
+        host.run()
+    except UserError as error:
+        write_report(kit.report.fd, str(error), "")
+        os._exit(USER_ERROR)
+    except EnvironmentFailure as error:
+        write_report(kit.report.fd, str(error), _trace(error.__cause__ or error))
+        os._exit(1)
+    except BaseException as error:
+        write_report(kit.report.fd, f"{type(error).__name__}: {error}", _trace(error))
+        os._exit(1)
+    os._exit(0)  # neither JAX's nor an environment's threads may keep the process
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def write_report(fd: int, sentence: str, trace: str) -> None:
+    """Leave the last words where the driver reads them."""
+    text = json.dumps({"sentence": sentence, "trace": trace[-20_000:]}).encode()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
+
+
+def read_report(fd: int) -> tuple[str, str]:
+    """Sentence and traceback; a dump of stacks has no sentence."""
+    text = os.pread(fd, 1 << 20, 0).decode(errors="replace")
+    with contextlib.suppress(ValueError):
+        report = json.loads(text)
+        return str(report["sentence"]), str(report["trace"])
+    return "", text
+
+
+class Host:
+    """One member's roles, taking turns."""
+
+    def __init__(self, kit: Kit, index: int) -> None:
+        plan = kit.plan
+        start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
+        self.kit = kit
+        who = members_of(plan)[index]
+        if who.role == "rank":
+            GlooCollective.join(kit.meeting, plan.actors, who.rank)
+        agent = plan.make_agent(kit.threads)
+        self.stage = Stage(plan, agent, kit.block.arrays(), self._ring)
+        self.waiting = self.stage.ledger["waiting"]
+        self.member: Member = self.stage.members[index]
+        self.page = self.stage.page(self.member)
+        self.bell = kit.bells[index]
+        self.casting = Casting(
+            self.stage,
+            lambda rank: GlooCollective(rank, plan.actors, self.page),
+            lambda: int(self.stage.phase[0]) == LEAVE,
+        )
+        self._await_weights()
+        self.roles: list[Role] = self.casting.build(self.member)
+        self._failed_at = -1
+        self._failures = 0
+
+    def _ring(self, members: Sequence[int]) -> None:
+        for index in members:
+            if self.waiting[index]:
+                self.kit.bells[index].ring()
+
+    def _await_weights(self) -> None:
+        """Those who play wait for those who publish; the heartbeat's deadline ends a vain wait."""
+        if self.member.role in ("server", "learner", "thread", "rank"):
+            return
+        while int(self.stage.phase[0]) == RUN and not self._published():
+            time.sleep(0.005)
+
+    def _published(self) -> bool:
+        if not self.stage.plan.topology.has("server") and "weights/flips" not in self.stage.arrays:
+            return True
+        return bool((self.stage.arrays["weights/flips"] > 0).all())
+
+    def run(self) -> None:
+        """Work while there is work, rest while there is none, until it is time to leave."""
+        page, phase = self.page, self.stage.phase
+        while True:
+            page.beat()
+            if phase[0] == RUN:
+                if not self._turn():
+                    self._rest()
+            elif not self._attend():
+                return
+
+    def _turn(self) -> bool:
+        """One step of each role; an environment that fails is started anew."""
+        worked = 0
+        try:
+            for role in self.roles:
+                worked += role.step()
+        except EnvironmentFailure as error:
+            self._recover(error)
+            worked = 1
+        if worked:
+            self.page.row["work"] += worked
+        return worked > 0
+
+    def _recover(self, error: EnvironmentFailure) -> None:
+        """New environments, new episodes, a fresh seed; the half episode is joined to none."""
+        actors = [role for role in self.roles if isinstance(role, Actor)]
+        played = self.page.own_env_steps
+        self._failures = self._failures + 1 if played == self._failed_at else 1
+        self._failed_at = played
+        if not actors or self._failures > self.stage.plan.company.restarts:
+            raise error
+        write_report(self.kit.report.fd, str(error), _trace(error.__cause__ or error))
+        self.page.count("failures")
+        self.page.count("starts")
+        actor = actors[0]
+        with contextlib.suppress(Exception):
+            actor.environments.close()
+        self.stage.lanes.interrupt(actor.lanes)
+        self.casting.renew(actor)
+
+    def _rest(self) -> None:
+        """Wait for the bell. The flag goes up before the last look, so that no ring is missed."""
+        row, began = self.page.row, time.monotonic()
+        row["waiting"] = 1
+        try:
+            if not self._turn() and self.stage.phase[0] == RUN:
+                self.bell.wait(REST_S)
+                row["idle_s"] += time.monotonic() - began
+        finally:
+            row["waiting"] = 0
+
+    def _attend(self) -> bool:
+        """Pause or leave; False = leave."""
+        for role in self.roles:
+            role.settle()
+        self.stage.write_note(self.member, {"roles": [role.state() for role in self.roles]})
+        row, phase = self.page.row, self.stage.phase
+        row["settled"] = int(phase[1])
+        while phase[0] == PAUSE:
+            self.page.beat()
+            row["waiting"] = 1
+            self.bell.wait(REST_S)
+            row["waiting"] = 0
+        if phase[0] != LEAVE:
+            return True
+        for role in self.roles:
+            with contextlib.suppress(Exception):
+                role.close()
+        return False

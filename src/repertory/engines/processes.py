@@ -1,0 +1,128 @@
+"""The processes engine: every member of a company in a process of its own, on one machine.
+
+The driver, which this runs in, owns the shared memory and computes nothing; it supervises, pauses everybody for a
+checkpoint, and ends everybody however it ends itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from repertory.agents.agent import Agent
+from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_state
+from repertory.engines.plan import Plan
+from repertory.engines.shared_memory import Bell, Block
+from repertory.engines.stage import LEAVE, PAUSE, RUN, Stage
+from repertory.engines.supervisor import Supervisor
+from repertory.roles.ledger import Page
+
+TICK_S = 0.02
+SETTLE_S = 60.0
+
+
+class ProcessesEngine:
+    """Hosts a company in processes."""
+
+    def __init__(self, plan: Plan, agent: Agent) -> None:
+        self.plan, self.agent = plan, agent
+        self.block = Block(Stage.fields(plan, agent))
+        self.bells: list[Bell] = []
+        self.stage = Stage(plan, agent, self.block.arrays(), self._ring)
+        self.bells = [Bell() for _ in self.stage.members]
+        self.stage.fill(agent.init(plan.seed))
+        self.counters = Page(self.stage.ledger)
+        self.dismissed: Callable[[], bool] = lambda: False
+        self.evaluations = Evaluations(self.stage)
+        self.supervisor = Supervisor(plan, self.stage, self.block, self.bells, plan.threads)
+        self._told = 0
+        self._started = False
+
+    def _ring(self, members: Sequence[int]) -> None:
+        for index in members:
+            self.bells[index].ring()
+
+    def start(self) -> None:
+        """Start everybody, and wait until all have built their roles; after a checkpoint, let everybody go on."""
+        if not self._started:
+            self._started = True
+            self.supervisor.start()
+            while not self.supervisor.ready and not self.dismissed():
+                self.supervisor.check()
+                time.sleep(TICK_S)
+            self.figures = Figures(self.stage)
+        self._set_phase(RUN)
+
+    def _set_phase(self, phase: int) -> None:
+        self.stage.phase[0] = phase
+        self._ring(range(len(self.bells)))
+
+    def rounds(self) -> Iterator[None]:
+        """Look after everybody, again and again."""
+        while True:
+            self.supervisor.check()
+            yield
+            time.sleep(TICK_S)
+
+    def ask(self, index: int) -> None:
+        """Evaluate a snapshot of the weights of now."""
+        self.evaluations.ask(index)
+
+    def answer(self) -> Answer | None:
+        """The next evaluation that is done."""
+        return self.evaluations.answer()
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is under way."""
+        return self.evaluations.waiting
+
+    def behind(self) -> bool:
+        """Whether updates are still owed for the steps that were played."""
+        plan, page = self.plan, self.counters
+        if not plan.topology.has("memory"):
+            return False
+        pacing = plan.pacing()
+        pacing.updates = page.updates
+        return pacing.owed(page.env_steps) >= plan.options.updates_per_call
+
+    def metrics(self) -> dict[str, float | int | None]:
+        """What happened since the last call."""
+        memory = {f"rss_mb/{role}": size for role, size in self.supervisor.rss_mb().items()}
+        return {**self.figures.read(), **memory, "restarts": self.supervisor.restarts}
+
+    @property
+    def restarts(self) -> int:
+        """How often a member was started again, or its environments."""
+        return self.supervisor.restarts
+
+    def notes(self) -> list[str]:
+        """What went wrong since the last call."""
+        events = self.supervisor.events[self._told :]
+        self._told += len(events)
+        return [event.sentence() + (f"\n{event.trace.rstrip()}" if event.trace else "") for event in events]
+
+    def settle(self) -> dict[str, Any]:
+        """Pause everybody, and return everything a checkpoint needs; `start` lets them go on."""
+        self.stage.phase[1] += 1
+        self._set_phase(PAUSE)
+        end = time.monotonic() + max(SETTLE_S, self.plan.company.heartbeat_s)
+        while not (self.stage.ledger["settled"] == self.stage.phase[1]).all():
+            self.supervisor.check()
+            if time.monotonic() > end:
+                raise TimeoutError("the company did not come to rest for a checkpoint")
+            time.sleep(0.005)
+        return checkpoint_state(self.stage)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a checkpoint, before `start`."""
+        self.stage.load_state(state)
+
+    def close(self) -> None:
+        """End everybody and free everything."""
+        self._set_phase(LEAVE)
+        self.supervisor.stop()
+        for bell in self.bells:
+            bell.close()
+        self.block.file.close()

@@ -1,0 +1,355 @@
+"""The stage: every array that a company stands on, and the ports that lie on them.
+
+One table of fields says what there is; an engine allocates it (plain memory inline, one shared block for processes),
+and every member finds its ports on it by name. What must survive a member lies here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.agents.agent import Agent, LearnerState
+from repertory.agents.compression import Compression, make_compression
+from repertory.engines.boards import BatchSlots, Board, GradientSlots
+from repertory.engines.plan import Plan
+from repertory.experience.lanes import Field, Lanes
+from repertory.experience.priorities import PriorityTree
+from repertory.experience.replay import Prioritization, Replay
+from repertory.roles.ledger import KEPT, LEDGER, Page
+from repertory.roles.safe import Safe
+
+RUN, PAUSE, LEAVE = 0, 1, 2
+BATCHES_AHEAD = 3
+NOTE_BYTES = 8192
+CHECKSUMS = 1024
+GUARD = 8
+"""Slots that readers keep from a lane's oldest, which its actor may be about to overwrite."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the company: what it does and which of them it is; `index` is its page in the ledger."""
+
+    index: int
+    role: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank}"
+
+
+def members_of(plan: Plan) -> list[Member]:
+    """Everybody."""
+    counts = {"actors": plan.actors, "company.shards": plan.company.shards}
+    return [Member(index, *who) for index, who in enumerate(plan.topology.member_roles(counts))]
+
+
+class Stage:
+    """Ports on the arrays; `ring` wakes members that wait, by their indices."""
+
+    def __init__(
+        self, plan: Plan, agent: Agent, arrays: Mapping[str, NDArray[Any]], ring: Callable[[Sequence[int]], None]
+    ) -> None:
+        self.plan, self.agent, self.arrays, self.ring = plan, agent, arrays, ring
+        self.members = members_of(plan)
+        self.ledger: NDArray[Any] = arrays["ledger"]
+        self.phase: NDArray[np.int64] = arrays["phase"]
+        self.structure = jax.eval_shape(agent.init, 0)
+
+    @staticmethod
+    def fields(plan: Plan, agent: Agent) -> dict[str, Field]:
+        """What has to be allocated for this company."""
+        structure = jax.eval_shape(agent.init, 0)
+        size, members, topology = agent.layout.size, members_of(plan), plan.topology
+        fields: dict[str, Field] = {
+            "ledger": Field((len(members),), LEDGER),  # type: ignore[arg-type]
+            "phase": Field((2,), "int64"),
+            "notes": Field((len(members), NOTE_BYTES), "uint8"),
+            "evaluation/asked": Field((2,), "int64"),
+            "evaluation/answered": Field((1,), "int64"),
+            "evaluation/weights": Field((size,), "float32"),
+            "evaluation/returns": Field((plan.eval_episodes,), "float64"),
+            "evaluation/lengths": Field((plan.eval_episodes,), "int64"),
+            **_named("lanes", Lanes.fields(plan.spec, plan.environments, plan.lane_length, plan.valued)),
+        }
+        if plan.options.prioritized:
+            replays = plan.actors if _local(plan) else 1
+            leaves = PriorityTree.padded(plan.environments // replays * plan.lane_length)
+            fields["priorities"] = Field((replays, leaves), "float64")
+        if topology.has("server"):
+            fields |= _server_fields(plan, structure, size)
+        elif topology.has("thread"):
+            leaves_ = jax.tree_util.tree_leaves(structure)
+            fields |= {f"store/{i:02d}": Field(leaf.shape, np.dtype(leaf.dtype).name) for i, leaf in enumerate(leaves_)}
+            fields["store/target_copies"] = Field((1,), "int64")
+        else:
+            fields |= _named("weights", Board.fields(size)) | _named("safe", Safe.fields(structure))
+        if topology.has("memory"):
+            example = _example(plan)
+            fields |= _named("batches", BatchSlots.fields(example, BATCHES_AHEAD))
+        if topology.has("rank"):
+            fields["checksums"] = Field((plan.actors, CHECKSUMS, 2), "int64")
+        return fields
+
+    def named(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """The arrays under a name."""
+        return {name.partition("/")[2]: array for name, array in self.arrays.items() if name.startswith(f"{prefix}/")}
+
+    def page(self, member: Member) -> Page:
+        """A member's page."""
+        return Page(self.ledger, member.index)
+
+    def indices(self, *roles: str) -> list[int]:
+        """Members with these roles."""
+        return [member.index for member in self.members if member.role in roles]
+
+    def bell(self, *roles: str) -> Callable[[], None]:
+        """A function that wakes those with these roles who wait."""
+        indices = self.indices(*roles)
+        return lambda: self.ring(indices)
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """Everybody's lanes."""
+        return Lanes(self.plan.spec, self.plan.environments, self.plan.lane_length, self.named("lanes"))
+
+    def replay(self, rank: int | None = None, n_step: int | None = None) -> Replay:
+        """A reader of all lanes, or of one actor's."""
+        plan = self.plan
+        lanes = self.lanes if rank is None else self.lanes.part(rank * plan.envs_per_actor, plan.envs_per_actor)
+        options, prioritized = plan.options, plan.options.prioritized
+        return Replay(
+            lanes,
+            n_step=n_step or options.n_step,
+            discount=options.discount,
+            next_actions=options.sarsa,
+            prioritization=Prioritization(options.priority_exponent) if prioritized else None,
+            guard=min(GUARD, lanes.length // 4) if rank is None else 0,
+            buffers=3,
+            leaves=self.arrays["priorities"][rank or 0] if prioritized else None,
+        )
+
+    def board(self) -> Board:
+        """The weights of a company with one learner."""
+        return Board(self.named("weights"), ring=self.bell("collector"))
+
+    def server_boards(self, name: str) -> list[Board]:
+        """Weights or target, one board for each server's slice."""
+        arrays = self.named(name)
+        return [Board(arrays, part, cut) for part, cut in enumerate(self.slices)]
+
+    @cached_property
+    def slices(self) -> list[slice]:
+        """Which numbers of the vector each server owns."""
+        return slices(self.agent.layout.size, self.plan.company.shards)
+
+    def compression(self, size: int) -> Compression:
+        """How gradients of this size are sent."""
+        return make_compression(self.plan.company.compression, size, share=self.plan.company.topk_share)
+
+    def gradient_slots(self) -> GradientSlots:
+        """Where workers put gradients for servers."""
+        payloads = [self.named(f"payload{server}") for server in range(self.plan.company.shards)]
+        return GradientSlots(self.named("gradients"), payloads)
+
+    def safe(self, server: int | None = None) -> Safe:
+        """Where the learner state survives, or one server's slice of it."""
+        if server is None:
+            return Safe(self.structure, self.named("safe"))
+        cut = cut_state(self.structure, self.agent.layout.size, self.slices[server])
+        return Safe(cut, self.named(f"safe{server}"))
+
+    def store(self) -> SharedStore:
+        """The live copy that hogwild workers share."""
+        return SharedStore(self.structure, self.named("store"))
+
+    # What a checkpoint keeps, the same for every topology.
+
+    def fill(self, learned: LearnerState) -> None:
+        """Put a fresh learner state where the roles will look for it."""
+        leaves = jax.tree_util.tree_leaves(learned)
+        self.load_learned({f"{index:02d}": np.asarray(leaf) for index, leaf in enumerate(leaves)})
+
+    def learned(self) -> dict[str, NDArray[Any]]:
+        """The whole learner state as named arrays."""
+        if self.plan.topology.has("thread"):
+            return self.store().state()
+        if not self.plan.topology.has("server"):
+            return self.safe().state()
+        parts = [self.safe(server).state() for server in range(self.plan.company.shards)]
+        shapes = [leaf.shape for leaf in jax.tree_util.tree_leaves(self.structure)]
+        whole = (self.agent.layout.size,)
+        return {
+            name: np.concatenate([part[name] for part in parts]) if shape == whole else parts[0][name]
+            for name, shape in zip(sorted(parts[0]), shapes, strict=True)
+        }
+
+    def load_learned(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over a learner state."""
+        if self.plan.topology.has("thread"):
+            self.store().load_state(arrays)
+        elif not self.plan.topology.has("server"):
+            self.safe().load_state(arrays)
+        else:
+            for server, cut in enumerate(self.slices):
+                whole = (self.agent.layout.size,)
+                parts = {name: array[cut] if array.shape == whole else array for name, array in arrays.items()}
+                self.safe(server).load_state(parts)
+
+    def weights(self) -> tuple[int, NDArray[np.float32]]:
+        """The newest weights: a copy."""
+        if self.plan.topology.has("thread"):
+            return int(self.ledger["updates"].sum()), np.asarray(self.store().vectors()[0]).copy()
+        if not self.plan.topology.has("server"):
+            return self.board().latest()
+        found = [board.latest() for board in self.server_boards("weights")]
+        return found[0][0], np.concatenate([vector for _, vector in found])
+
+    def write_note(self, member: Member, state: Mapping[str, Any]) -> None:
+        """A member's own state, as JSON, beside its page."""
+        text = json.dumps(state).encode()
+        if len(text) >= NOTE_BYTES:
+            raise ValueError(f"the state of {member} has {len(text)} bytes, more than fit")
+        note = self.arrays["notes"][member.index]
+        note[: len(text)] = np.frombuffer(text, np.uint8)
+        note[len(text)] = 0
+
+    def read_note(self, member: Member) -> dict[str, Any]:
+        """What `write_note` wrote; empty if it never did."""
+        text = self.arrays["notes"][member.index].tobytes().partition(b"\0")[0]
+        return dict(json.loads(text)) if text else {}
+
+    def state(self) -> dict[str, Any]:
+        """Everything a checkpoint needs, once all members have settled."""
+        state: dict[str, Any] = {
+            "env_steps": int(self.ledger["env_steps"].sum()),
+            "updates": int(self.ledger["updates"].sum()),
+            "learner": {"learned": self.learned()},
+            "lanes": self.lanes.state(),
+            "ledger": {name: self.ledger[name].copy() for name in KEPT},
+            "members": {str(member): self.read_note(member) for member in self.members},
+        }
+        if "priorities" in self.arrays:
+            state["priorities"] = {"leaves": self.arrays["priorities"]}
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a checkpoint, before any member is there; running episodes end as truncated."""
+        self.load_learned(state["learner"]["learned"])
+        self.lanes.load_state(state["lanes"])
+        self.lanes.interrupt()
+        for name in KEPT:
+            self.ledger[name] = state["ledger"][name]
+        for member in self.members:
+            self.write_note(member, state["members"][str(member)])
+        if "priorities" in self.arrays:
+            self.arrays["priorities"][...] = state["priorities"]["leaves"]
+
+
+class SharedStore:
+    """One live copy of the learner state, read and written without a lock (Hogwild: Niu et al. 2011)."""
+
+    def __init__(self, structure: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+        leaves, self._tree = jax.tree_util.tree_flatten(structure)
+        self._arrays = [arrays[f"{index:02d}"] for index in range(len(leaves))]
+        self._names: Any = jax.tree_util.tree_unflatten(self._tree, self._arrays)
+        self._copies = arrays["target_copies"]
+
+    def read(self) -> LearnerState:
+        """A copy of what is there now; others may write meanwhile."""
+        learned: LearnerState = jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), self._names)
+        return learned
+
+    def vectors(self) -> tuple[jax.Array, jax.Array]:
+        """A copy of the weights and of the target."""
+        return jnp.array(self._names.weights, copy=True), jnp.array(self._names.target, copy=True)
+
+    def latest(self) -> tuple[int, Any]:
+        """For a policy: the weights as they are now, whose version is the count of updates."""
+        return int(self._names.updates), self.vectors()[0]
+
+    def publish(self, version: int, weights: Any) -> None:
+        """Nobody publishes: the weights are there."""
+
+    def add(self, before: LearnerState, after: LearnerState) -> None:
+        """Add the change, number by number; statistics are replaced by their new values."""
+        np.add(self._names.weights, np.asarray(after.weights - before.weights), out=self._names.weights)
+        moments = jax.tree_util.tree_leaves(self._names.optimizer)
+        for array, leaf in zip(moments, jax.tree_util.tree_leaves(after.optimizer), strict=True):
+            array[...] = np.asarray(leaf)
+        np.add(self._names.updates, 1, out=self._names.updates)
+        self._names.skipped[...] = np.asarray(after.skipped)
+
+    def move_target(self, env_steps: int, period: int) -> None:
+        """Copy the weights into the target at every multiple of `period`."""
+        due = env_steps // period
+        if due > int(self._copies[0]):
+            self._copies[0] = due
+            self._names.target[...] = self._names.weights
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The arrays themselves."""
+        return {f"{index:02d}": array for index, array in enumerate(self._arrays)}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over arrays."""
+        for index, array in enumerate(self._arrays):
+            array[...] = np.asarray(state[f"{index:02d}"])
+
+
+def slices(size: int, parts: int) -> list[slice]:
+    """`parts` pieces of nearly equal length."""
+    edges = [size * part // parts for part in range(parts + 1)]
+    return [slice(low, high) for low, high in itertools.pairwise(edges)]
+
+
+def cut_state(state: Any, size: int, at: slice) -> Any:
+    """A learner state of which every vector keeps a slice only; also of shapes."""
+
+    def cut(leaf: Any) -> Any:
+        if leaf.shape != (size,):
+            return leaf
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct((at.stop - at.start,), leaf.dtype)
+        return leaf[at]
+
+    return jax.tree_util.tree_map(cut, state)
+
+
+def _named(prefix: str, fields: Mapping[str, Field]) -> dict[str, Field]:
+    return {f"{prefix}/{name}": field for name, field in fields.items()}
+
+
+def _local(plan: Plan) -> bool:
+    """Whether each actor's steps are a memory by themselves."""
+    return not plan.topology.has("memory") and plan.company.memory == "local"
+
+
+def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:
+    shards = plan.company.shards
+    fields = _named("weights", Board.fields(size, shards)) | _named("target", Board.fields(size, shards))
+    fields |= _named("gradients", GradientSlots.fields(plan.actors, shards))
+    for server, cut in enumerate(slices(size, shards)):
+        method = make_compression(plan.company.compression, cut.stop - cut.start, share=plan.company.topk_share)
+        payload = {name: Field((plan.actors, *shape), dtype) for name, (shape, dtype) in method.fields.items()}
+        fields |= _named(f"payload{server}", payload)
+        fields |= _named(f"safe{server}", Safe.fields(cut_state(structure, size, cut)))
+    return fields
+
+
+def _example(plan: Plan) -> Any:
+    """A sample of the right shapes, for the slots that batches travel in."""
+    lanes = Lanes(plan.spec, 1, 4)
+    rows = plan.options.batch_size * plan.options.updates_per_call
+    at = np.zeros(rows, np.int64)
+    return Replay(lanes).gather(at, at, np.ones(rows, np.float32))

@@ -1,0 +1,225 @@
+"""Keeps the members of a company alive: starts them, watches their heartbeats, names and restarts those that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from repertory.engines.collective import meeting_place
+from repertory.engines.host import USER_ERROR, Kit, perform, read_report
+from repertory.engines.plan import Plan
+from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
+from repertory.engines.stage import Member, Stage, members_of
+from repertory.errors import UserError
+
+START_S = 120.0
+"""A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
+LEAVE_S = 4.0
+"""Members that have not left by themselves after so long are killed."""
+DUMP_S = 0.5
+PROGRESS = 20
+"""Pieces of work after which a member's earlier failures are forgiven."""
+BEYOND = 200
+"""More members than this, and the descriptors of their bells do not fit into one message to a new process."""
+
+
+def server() -> Any:
+    """The process that forks members: everything imported, nothing started."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["repertory.engines.host"])
+    return context
+
+
+def warm_up() -> None:
+    """Start that process now, so that it imports while the driver does."""
+    from multiprocessing import forkserver
+
+    server()
+    forkserver.ensure_running()
+
+
+class CompanyFailed(RuntimeError):
+    """A member failed more often than it may."""
+
+
+@dataclass
+class Watched:
+    """One member as its supervisor sees it."""
+
+    member: Member
+    report: Descriptor
+    process: Any = None
+    started: float = 0.0
+    failures: int = 0
+    worked: int = 0
+    recovered: int = 0
+
+
+@dataclass
+class Event:
+    """Something that went wrong, and what was done about it."""
+
+    member: str
+    what: str
+    trace: str
+    restarts: int
+    time: float = field(default_factory=time.time)
+
+    def sentence(self) -> str:
+        """For people."""
+        return f"{self.member} {self.what}; started again"
+
+
+class Supervisor:
+    """Owns the processes; the stage's memory belongs to the driver and outlives them."""
+
+    def __init__(self, plan: Plan, stage: Stage, block: Block, bells: list[Bell], threads: int) -> None:
+        self.plan, self.stage, self.block, self.bells, self.threads = plan, stage, block, bells, threads
+        self.lifeline = Lifeline()
+        members = members_of(plan)
+        if len(members) > BEYOND:
+            raise UserError(f"{len(members)} processes were asked for; {BEYOND} are possible: lower --actors")
+        self.watched = [Watched(member, Descriptor(os.memfd_create("report"))) for member in members]
+        self.events: list[Event] = []
+        self.restarts = 0
+        self._meeting = ""
+
+    def start(self) -> None:
+        """Start everybody."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise SystemExit("repertory: put the call of train() under: if __name__ == '__main__':")
+        self._meeting = meeting_place() if self.plan.topology.together else ""
+        for watched in self.watched:
+            self._start(watched)
+
+    def _start(self, watched: Watched) -> None:
+        row = self.stage.ledger[watched.member.index]
+        row["beat"] = row["together"] = row["waiting"] = 0
+        row["place"][:] = -1
+        os.ftruncate(watched.report.fd, 0)
+        kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads)
+        watched.process = server().Process(target=perform, args=(kit, watched.member.index), name=str(watched.member))
+        watched.process.start()
+        watched.started, watched.worked = time.monotonic(), int(row["work"])
+        watched.recovered = int(row["failures"])
+
+    @property
+    def ready(self) -> bool:
+        """Whether everybody has built its roles."""
+        return bool((self.stage.ledger["beat"] > 0).all())
+
+    def check(self) -> None:
+        """Look after everybody once; restarts whoever failed, or raises if it failed too often."""
+        for watched in self.watched:
+            self._hear(watched)
+            what = self._gone(watched) or self._silent(watched)
+            if what:
+                self._replace(watched, what)
+
+    def _hear(self, watched: Watched) -> None:
+        """Failures that the member has recovered from by itself."""
+        failures = int(self.stage.ledger["failures"][watched.member.index])
+        if failures > watched.recovered:
+            sentence, trace = read_report(watched.report.fd)
+            self.restarts += failures - watched.recovered
+            watched.recovered = failures
+            self.events.append(Event(str(watched.member), f"met a failure: {sentence}", trace, self.restarts))
+
+    def _gone(self, watched: Watched) -> str:
+        code = watched.process.exitcode
+        if code is None:
+            return ""
+        sentence, _ = read_report(watched.report.fd)
+        if code == USER_ERROR:
+            raise UserError(sentence)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{how}: {sentence}" if sentence else how
+
+    def _silent(self, watched: Watched) -> str:
+        """A member that has not beaten for too long; waiting for others in a collective is no silence."""
+        row, now = self.stage.ledger[watched.member.index], time.monotonic()
+        limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
+        if beat == 0.0:
+            late = now - watched.started > max(START_S, limit)
+            return f"has not started within {START_S:.0f} s" if late else ""
+        if now - beat <= limit or row["together"]:
+            return ""
+        where, seed, step = (int(number) for number in row["place"])
+        inside = f" inside environment {where} of worker {watched.member.rank} (seed {seed}, step {step})"
+        stopped = self._is_stopped(watched)
+        if not stopped:
+            self._dump(watched)
+        state = "was stopped and silent" if stopped else "was silent"
+        return f"{state} for {now - beat:.1f} s{inside if where >= 0 else ''}"
+
+    def _is_stopped(self, watched: Watched) -> bool:
+        with contextlib.suppress(psutil.Error):
+            return bool(psutil.Process(watched.process.pid).status() == psutil.STATUS_STOPPED)
+        return False
+
+    def _dump(self, watched: Watched) -> None:
+        """Let it write the stacks of its threads."""
+        os.ftruncate(watched.report.fd, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(watched.process.pid, signal.SIGUSR1)
+        time.sleep(DUMP_S)
+
+    def _replace(self, watched: Watched, what: str) -> None:
+        """End what is left of it, and start it again, if it may."""
+        trace = read_report(watched.report.fd)[1]
+        work = int(self.stage.ledger["work"][watched.member.index])
+        watched.failures = 1 if work - watched.worked >= PROGRESS else watched.failures + 1
+        self.restarts += 1
+        self.events.append(Event(str(watched.member), what, trace, self.restarts))
+        group = [watched]
+        if watched.member.role in self.plan.topology.together:
+            group = [other for other in self.watched if other.member.role == watched.member.role]
+        for each in group:
+            _end(each.process)
+        if watched.failures > self.plan.company.restarts:
+            tail = f"\n{trace.rstrip()}" if trace else ""
+            raise CompanyFailed(
+                f"{watched.member} {what}; it failed {watched.failures} times without getting to work{tail}"
+            )
+        if len(group) > 1:
+            self._meeting = meeting_place()
+        for each in group:
+            self._start(each)
+
+    def rss_mb(self) -> dict[str, float]:
+        """Memory of each role's processes, shared parts counted in each."""
+        found: dict[str, float] = {}
+        for watched in self.watched:
+            with contextlib.suppress(psutil.Error):
+                size = psutil.Process(watched.process.pid).memory_info().rss / 2**20
+                found[watched.member.role] = round(found.get(watched.member.role, 0.0) + size, 1)
+        return found
+
+    def stop(self, seconds: float = LEAVE_S) -> None:
+        """Wait until everybody has left; kill who has not."""
+        end = time.monotonic() + seconds
+        for watched in self.watched:
+            if watched.process is not None:
+                watched.process.join(max(0.0, end - time.monotonic()))
+        for watched in self.watched:
+            if watched.process is not None:
+                _end(watched.process)
+        self.lifeline.close()
+        for watched in self.watched:
+            watched.report.close()
+
+
+def _end(process: Any) -> None:
+    """Surely and at once: what it held is not its own."""
+    if process.is_alive():
+        process.kill()
+    process.join(5.0)
+    with contextlib.suppress(ValueError):
+        process.close()

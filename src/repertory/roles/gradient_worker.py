@@ -1,0 +1,144 @@
+"""A worker that computes gradients and sends them to parameter servers; sees only ports.
+
+Downpour SGD (Dean et al. 2012) with the agent's loss; with outliers dropped, Gorila's learner (Nair et al. 2015).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from repertory.agents.agent import Agent, Transitions
+from repertory.experience.replay import Sample
+from repertory.roles.batches import Drawer
+from repertory.roles.ledger import Page
+from repertory.roles.stopwatch import Stopwatch
+
+
+class Servers(Protocol):
+    """All parameter servers, as one worker sees them."""
+
+    def fetch(self) -> tuple[int, Any, Any]:
+        """Version, weights and target, newest of each slice."""
+
+    def ready(self) -> bool:
+        """Whether another gradient may be computed now."""
+
+    def push(self, gradient: jax.Array) -> int:
+        """Send a gradient, computed with what was fetched last; returns the bytes sent."""
+
+
+class OutlierFilter:
+    """Running mean and deviation of the losses; says which lie far above."""
+
+    WARM_UP = 100
+    RATE = 0.01
+
+    def __init__(self, deviations: float) -> None:
+        self.deviations = deviations
+        self.mean = self.square = 0.0
+        self.seen = 0
+
+    def refuses(self, loss: float) -> bool:
+        """Whether the loss is an outlier; a refused one still moves the mean, so that a new level is learned."""
+        spread = math.sqrt(max(self.square - self.mean**2, 0.0))
+        refused = self.seen >= self.WARM_UP and loss > self.mean + self.deviations * spread
+        self.seen += 1
+        rate = max(self.RATE, 1.0 / self.seen)
+        self.mean += rate * (loss - self.mean)
+        self.square += rate * (loss * loss - self.square)
+        return refused
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How often weights are fetched and gradients pushed, in gradients."""
+
+    fetch_period: int
+    push_period: int
+    outlier_deviations: float
+
+
+class GradientWorker:
+    """Draws, computes, sends; the weights it computes with are the servers'."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        batches: Drawer,
+        servers: Servers,
+        exchange: Exchange,
+        page: Page,
+        watch: Stopwatch,
+        *,
+        key: jax.Array,
+    ) -> None:
+        self.agent, self.batches, self.servers, self.exchange = agent, batches, servers, exchange
+        self.page, self.watch, self._key = page, watch, key
+        self.outliers = OutlierFilter(exchange.outlier_deviations) if exchange.outlier_deviations > 0 else None
+        self._fetched: tuple[int, Any, Any] | None = None
+        self._sum: Any = None
+        self._made = 0
+
+    def step(self) -> bool:
+        """One gradient, if a batch is owed and the servers are ready for it."""
+        if not self.servers.ready():
+            return False
+        sample = self.batches.take()
+        if sample is None:
+            return False
+        self.watch.lap("sample")
+        version, weights, target = self._fetch()
+        batch = Transitions(*sample.batch()[:8])
+        key = jax.random.fold_in(self._key, self._made)
+        gradient, learned = self.agent.gradient(weights, target, batch, key)
+        self._made += 1
+        self._conclude(sample, version, gradient, learned)
+        self.watch.lap("learn")
+        return True
+
+    def _fetch(self) -> tuple[int, Any, Any]:
+        if self._fetched is None or self._made % self.exchange.fetch_period == 0:
+            version, weights, target = self.servers.fetch()
+            self._fetched = version, jnp.asarray(weights), jnp.asarray(target)
+        return self._fetched
+
+    def _conclude(self, sample: Sample, version: int, gradient: jax.Array, learned: Any) -> None:
+        """Keep or drop it, and send what has added up."""
+        page = self.page
+        page.count("gradients")
+        page.lag(version - sample.version.astype(np.int64))
+        loss = float(learned.loss)
+        page.loss(loss, 1)
+        self.batches.release(sample, learned.priority[None])
+        if self.outliers is not None and self.outliers.refuses(loss):
+            page.count("dropped_outlier")
+        elif not math.isfinite(loss):
+            page.count("skipped")
+        else:
+            self._sum = gradient if self._sum is None else self._sum + gradient
+        if self._made % self.exchange.push_period == 0 and self._sum is not None:
+            page.count("bytes_sent", self.servers.push(self.agent.shorten(self._sum)))
+            self._sum = None
+
+    def settle(self) -> None:
+        """Nothing is kept that the servers do not have, but for gradients not yet pushed."""
+        self.batches.settle()
+
+    def state(self) -> dict[str, Any]:
+        """The stream of draws."""
+        return {"batches": self.batches.state(), "made": self._made}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the stream."""
+        self.batches.load_state(state["batches"])
+        self._made = int(state["made"])
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,158 @@
+"""A worker that updates the shared weights itself, without a lock; sees only ports.
+
+Mnih et al. 2016: asynchronous one-step Q-learning, one-step Sarsa and n-step Q-learning, with the optimiser's
+statistics shared as well. Or batches from a memory of its own, as asynchronous DQN is often built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from repertory.agents.agent import Agent, LearnerState, Transitions
+from repertory.experience.replay import Replay, Sample
+from repertory.roles.batches import Drawer
+from repertory.roles.ledger import Page
+from repertory.roles.stopwatch import Stopwatch
+
+
+class Store(Protocol):
+    """The shared state: one live copy, which all read and write as they please."""
+
+    def read(self) -> LearnerState:
+        """A copy of what is there now."""
+
+    def vectors(self) -> tuple[jax.Array, jax.Array]:
+        """A copy of the weights and of the target alone."""
+
+    def add(self, before: LearnerState, after: LearnerState) -> None:
+        """Add the change of the weights; the statistics are replaced."""
+
+    def move_target(self, env_steps: int, period: int) -> None:
+        """Copy the weights into the target, once in so many env steps."""
+
+
+class Segments:
+    """What a worker learns from without a memory: its own latest steps, once each.
+
+    One-step methods give every step by itself; the n-step method gives up to `length` steps at once, each with the
+    longest return that the segment allows. Rows that fill a batch up to its fixed size weigh nothing.
+    """
+
+    def __init__(self, replay: Replay, length: int, *, whole: bool) -> None:
+        self.replay, self.length, self.whole = replay, length, whole
+        self._began = replay.lanes.head.copy()
+
+    def skip(self) -> None:
+        """What was played before, by whoever had this rank, is not learned from."""
+        self.replay.taken[:] = self.replay.lanes.head
+        self._began = self.replay.lanes.head.copy()
+
+    def take(self) -> tuple[Sample, bool] | None:
+        """The next steps, and whether an update is due with them."""
+        head, start = self.replay.lanes.head, self.replay.lanes.start
+        steps = int((head - self._began).max())
+        ended = len(head) == 1 and start[0] > self._began[0] and start[0] == head[0]
+        due = steps >= self.length or bool(ended)
+        if self.whole and not due:
+            return None
+        sample = self.replay.unroll() if self.whole else self.replay.fresh()
+        if due:
+            self._began = head.copy()
+        if sample is None:
+            return None
+        rows = self.replay.lanes.count * (self.length if self.whole else 1)
+        return sample.padded(-(-len(sample.weight) // rows) * rows), due
+
+
+class HogwildWorker:
+    """Adds up gradients and applies them to the shared weights when due."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        source: Segments | Drawer,
+        store: Store,
+        page: Page,
+        watch: Stopwatch,
+        *,
+        target_steps: int,
+        key: jax.Array,
+        pull: Callable[[], None],
+    ) -> None:
+        self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
+        self.target_steps, self._key, self._pull = target_steps, key, pull
+        self._sum: Any = None
+        self._seen = (page.updates, *store.vectors())
+        self._made = 0
+
+    def step(self) -> bool:
+        """One gradient, if there is something to learn from; an update if it is due."""
+        taken = self._take()
+        if taken is None:
+            return False
+        self.watch.lap("sample")
+        sample, due = taken
+        if not isinstance(self.source, Segments) or not self.source.whole:
+            self._seen = (self.page.updates, *self.store.vectors())  # one-step methods use θ as it is now
+        version, weights, target = self._seen
+        key = jax.random.fold_in(self._key, self._made)
+        gradient, learned = self.agent.gradient(weights, target, Transitions(*sample[:8]), key)
+        if isinstance(self.source, Segments):
+            gradient = gradient * len(sample.weight)  # the paper adds up, the agent's loss is a mean
+        else:
+            self.source.release(sample.split(1), learned.priority[None])
+        self._made += 1
+        self._sum = gradient if self._sum is None else self._sum + gradient
+        self._note(sample, version, learned)
+        if due:
+            self._update(version)
+        self.watch.lap("learn")
+        return True
+
+    def _take(self) -> tuple[Sample, bool] | None:
+        if isinstance(self.source, Segments):
+            return self.source.take()
+        sample = self.source.take()
+        return None if sample is None else (sample.flat(), True)
+
+    def _note(self, sample: Sample, version: int, learned: Any) -> None:
+        page = self.page
+        page.count("gradients")
+        page.lag(version - sample.version[sample.weight > 0].astype(np.int64))
+        page.loss(float(learned.loss), 1)
+
+    def _update(self, version: int) -> None:
+        """Apply what has added up to the weights as they are now, not as they were read."""
+        before = self.store.read()
+        after = self.agent.advance(before, self.agent.shorten(self._sum))
+        self._sum = None
+        self.page.count("skipped", int(after.skipped) - int(before.skipped))
+        self.store.add(before, after)
+        self.page.age(np.array([self.page.updates - version]))
+        self.page.learned(1)
+        self.store.move_target(self.page.env_steps, self.target_steps)
+        self._pull()
+        self._seen = (self.page.updates, *self.store.vectors())
+
+    def settle(self) -> None:
+        """The weights are where they survive; gradients not yet applied are few."""
+        if isinstance(self.source, Drawer):
+            self.source.settle()
+
+    def state(self) -> dict[str, Any]:
+        """The stream of draws."""
+        drawer = self.source.state() if isinstance(self.source, Drawer) else {}
+        return {"batches": drawer, "made": self._made}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the stream."""
+        self._made = int(state["made"])
+        if isinstance(self.source, Drawer):
+            self.source.load_state(state["batches"])
+
+    def close(self) -> None:
+        """Nothing to free."""

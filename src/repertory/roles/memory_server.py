@@ -1,0 +1,79 @@
+"""The memory server: draws batches from everybody's lanes and keeps their priorities; sees only ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.replay import Sample
+from repertory.roles.batches import Drawer
+from repertory.roles.ledger import Page
+
+
+class Outgoing(Protocol):
+    """Batches on their way to a learner; freed ones bring errors back."""
+
+    count: int
+
+    @property
+    def filled(self) -> int:
+        """Batches put in."""
+
+    @property
+    def freed(self) -> int:
+        """Batches that the learner is done with."""
+
+    def put(self, sample: Sample) -> None:
+        """One more."""
+
+    def errors(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Lanes, slots and errors of a freed batch."""
+
+
+class MemoryServer:
+    """Fills the outgoing slots as the replay ratio allows, and takes errors back."""
+
+    def __init__(self, drawer: Drawer, outgoing: Outgoing, page: Page) -> None:
+        self.drawer, self.outgoing, self.page = drawer, outgoing, page
+        self._absorbed = outgoing.freed
+        on_their_way = outgoing.filled - outgoing.freed
+        drawer.pacing.updates = page.updates + on_their_way * drawer.lesson.updates_per_call
+
+    def step(self) -> bool:
+        """Take back the errors that have come; then draw one batch, if it is owed and there is a slot."""
+        worked = self._absorb()
+        self.page.set("queue", self.outgoing.filled - self.outgoing.freed)
+        if self.outgoing.filled - self._absorbed >= self.outgoing.count:
+            return worked
+        sample = self.drawer.take()
+        if sample is None:
+            return worked
+        self.outgoing.put(sample.flat())
+        return True
+
+    def _absorb(self) -> bool:
+        freed = self.outgoing.freed
+        for batch in range(self._absorbed, freed):
+            if self.drawer.lesson.prioritized:
+                self.drawer.experience.update_priorities(*self.outgoing.errors(batch))
+        worked, self._absorbed = freed > self._absorbed, freed
+        return worked
+
+    def settle(self) -> None:
+        """Take in the errors that have come; what is on its way stays on its way."""
+        self._absorb()
+        self.drawer.settle()
+
+    def state(self) -> dict[str, Any]:
+        """The stream of draws."""
+        return {"drawer": self.drawer.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the stream."""
+        self.drawer.load_state(state["drawer"])
+
+    def close(self) -> None:
+        """Nothing to free."""

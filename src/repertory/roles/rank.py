@@ -1,0 +1,156 @@
+"""One of several equal learners that average their gradients before each update; sees only ports.
+
+What Horovod does (Sergeev and Del Balso 2018): everybody holds the whole state, starts from rank 0's, computes a
+gradient of its own batch, gets the average of all, and makes the same update; so all stay bit-equal.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
+from repertory.agents.compression import Compression
+from repertory.experience.replay import Sample
+from repertory.roles.batches import Drawer
+from repertory.roles.ledger import Page
+from repertory.roles.ports import Weights
+from repertory.roles.safe import Safe
+from repertory.roles.stopwatch import Stopwatch
+
+
+class Collective(Protocol):
+    """All ranks together: each submits, then polls until all have."""
+
+    def submit(self, payload: dict[str, jax.Array]) -> None:
+        """This rank's part."""
+
+    def poll(self) -> list[dict[str, Any]] | None:
+        """Everybody's parts, in the order of ranks; None while some are missing."""
+
+    def broadcast(self, learned: LearnerState) -> LearnerState:
+        """Rank 0's state."""
+
+    @property
+    def adjourned(self) -> bool:
+        """Whether the last round was given up, by whichever rank: then nobody updates."""
+
+    def adjourn(self, payload: dict[str, jax.Array]) -> None:
+        """Give up the round that others may be waiting in, so that all can pause at the same update."""
+
+    def reconvene(self) -> None:
+        """Go on after a pause."""
+
+
+class Rank:
+    """A whole learner; rank 0 also counts the updates and keeps the state safe."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        learned: LearnerState,
+        batches: Drawer,
+        collective: Collective,
+        compression: Compression,
+        weights: Weights,
+        page: Page,
+        watch: Stopwatch,
+        safe: Safe,
+        checksums: NDArray[np.int64],
+        *,
+        rank: int,
+    ) -> None:
+        self.agent, self.batches, self.collective, self.compression = agent, batches, collective, compression
+        self.weights, self.page, self.watch, self.safe = weights, page, watch, safe
+        self.checksums, self.rank = checksums, rank
+        self.learned = collective.broadcast(learned)
+        self._residual = compression.residual()
+        self._waiting: tuple[Sample, Learned] | None = None
+        self._settled = False
+        self._count()
+        weights.publish(self.version, self.learned.weights)
+
+    @property
+    def version(self) -> int:
+        """Updates made."""
+        return int(self.learned.updates)
+
+    def step(self) -> bool:
+        """Submit a gradient, or take the average of all and update."""
+        if self.collective.adjourned:
+            if not self._settled:
+                return False  # the pause that the others have seen already
+            self.collective.reconvene()
+        self._settled = False
+        if self._waiting is None and not self._submit():
+            return False
+        payloads = self.collective.poll()
+        if self.collective.adjourned:
+            self._waiting = None
+        if payloads is None or self._waiting is None:
+            return False
+        sample, learned = self._waiting
+        self._waiting = None
+        gradients = jnp.stack([self.compression.decode(payload) for payload in payloads])
+        self.learned = self.agent.apply(self.learned, jnp.mean(gradients, axis=0))
+        self.batches.release(sample, learned.priority[None])
+        self._conclude(sample, learned)
+        self.watch.lap("learn")
+        return True
+
+    def _submit(self) -> bool:
+        sample = self.batches.take()
+        if sample is None:
+            return False
+        self.watch.lap("sample")
+        batch = Transitions(*sample.batch()[:8])
+        key = jax.random.fold_in(jax.random.fold_in(self.learned.key, self.version), self.rank)
+        gradient, learned = self.agent.gradient(self.learned.weights, self.learned.target, batch, key)
+        payload, self._residual = self.compression.encode(gradient, self._residual)
+        self.page.count("bytes_sent", self.compression.nbytes)
+        self._waiting = (sample, learned)
+        self.collective.submit(payload)
+        return True
+
+    def _conclude(self, sample: Sample, learned: Learned) -> None:
+        self.page.count("gradients")
+        self.page.lag(self.version - 1 - sample.version.astype(np.int64))
+        self.page.loss(float(learned.loss), 1)
+        weights = np.asarray(self.learned.weights)
+        self.checksums[self.version % self.checksums.shape[0]] = (self.version, zlib.crc32(weights.tobytes()))
+        self.weights.publish(self.version, weights)
+        self._count()
+        if self.rank == 0 and self.safe.due():
+            self.safe.save(self.learned)
+
+    def _count(self) -> None:
+        if self.rank == 0:
+            self.page.set("updates", self.version)
+            self.page.set("skipped", int(self.learned.skipped))
+
+    def settle(self) -> None:
+        """Nobody is left waiting, and the state goes into the safe."""
+        if not self.collective.adjourned:
+            fields = self.compression.fields.items()
+            self.collective.adjourn({name: jnp.zeros(shape, dtype) for name, (shape, dtype) in fields})
+        self._waiting, self._settled = None, True
+        self.batches.settle()
+        if self.rank == 0:
+            self.safe.save(self.learned)
+
+    def state(self) -> dict[str, Any]:
+        """The stream of draws."""
+        return {"batches": self.batches.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the stream."""
+        self.batches.load_state(state["batches"])
+
+    def close(self) -> None:
+        """Nothing to free."""
