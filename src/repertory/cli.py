@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import sys
@@ -17,6 +18,7 @@ import psutil
 import tyro
 
 from repertory.errors import EnvironmentFailure, UserError, nearest
+from repertory.runtime import start_fork_server
 
 INTERRUPTED = 130
 
@@ -168,6 +170,7 @@ def _sentence(box: str) -> str:
 def train(arguments: list[str]) -> int:
     """train an agent on an environment"""
     called_at = psutil.Process().create_time()
+    _start_early(arguments)
     from repertory.runs import launch
     from repertory.runs.config import RunOptions
     from repertory.runs.presets import defaults
@@ -180,6 +183,13 @@ def train(arguments: list[str]) -> int:
     if options.dry_run:
         return _dry_run(options)
     return _conclude(launch.start(options, called_at=called_at), options.json)
+
+
+def _start_early(arguments: list[str]) -> None:
+    """Let the process that forks members import while this one does; a guess from the bare words is good enough."""
+    given = dict(itertools.pairwise(" ".join(arguments).replace("=", " ").split()))
+    if given.get("--engine", "processes" if given.get("--topology", "single") != "single" else "") == "processes":
+        start_fork_server()
 
 
 def _dry_run(options: Any) -> int:

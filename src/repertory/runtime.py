@@ -6,9 +6,14 @@ take all cores slow each other down. What the user has set stays.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
+UNGUARDED = 3
+"""Exit code of a member whose import of the user's script came to a call of train()."""
 SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
@@ -29,6 +34,28 @@ def start_jax(threads: int) -> None:
     """
     os.environ.setdefault("PJRT_NPROC", str(threads))
     _keep_compiled_programs(cache_directory() / f"threads-{os.environ['PJRT_NPROC']}")
+
+
+def compute_at_once() -> None:
+    """For those who have nothing else to do meanwhile: compute in the calling thread, not in another."""
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def fork_server() -> Any:
+    """The process that forks a company's members: everything imported, nothing started."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)  # the user's script trains while a member imports it: one word to the driver, no storm
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["repertory.engines.host"])
+    return context
+
+
+def start_fork_server() -> None:
+    """Start that process early, so that it imports while this one does."""
+    fork_server()
+    forkserver.ensure_running()
 
 
 def usable_cores() -> int:

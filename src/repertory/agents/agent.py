@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.agents.light import LightValues
 from repertory.agents.vector import Layout
 
 Array: TypeAlias = jax.Array | NDArray[Any]
@@ -65,3 +67,15 @@ class Agent:
     learn: Callable[[LearnerState, Transitions], tuple[LearnerState, Learned]]
     layout: Layout
     noisy: bool
+    light: Callable[[NDArray[np.float32]], LightValues] | None = None
+    """Values by NumPy, where the network allows it: see `light.py`."""
+
+    def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
+        """One compiled call from several encoded gradients to the next state; `whole` = not a slice: shorten it."""
+
+        def update(state: LearnerState, payloads: list[Any]) -> LearnerState:
+            total = jnp.sum(jnp.stack([decode(payload) for payload in payloads]), axis=0)
+            total = total / len(payloads) if mean else total
+            return self.apply(state, total) if whole else self.advance(state, total)
+
+        return jax.jit(update, donate_argnums=0)

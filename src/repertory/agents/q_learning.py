@@ -23,7 +23,8 @@ import optax
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Transitions
-from repertory.agents.networks import NetworkOptions, build_network, convolves
+from repertory.agents.light import make_light
+from repertory.agents.networks import NetworkOptions, build_network, choose_kind, convolves
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.specs import EnvironmentSpec, ObservationSpec
@@ -169,6 +170,9 @@ def make_q_learning(
         else learn_in_scan(gradient, apply),
         layout=layout,
         noisy=options.noisy,
+        light=None
+        if options.noisy or options.distributional or network.module or choose_kind(network, spec.observation) != "mlp"
+        else make_light(layout, spec.observation, len(network.hidden), options.dueling),
     )
 
 
@@ -369,7 +373,7 @@ def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, netwo
     sample = jax.ShapeDtypeStruct((2, *spec.seen_shape), spec.dtype)
     name = network.module or network.kind
     try:
-        result, variables = jax.eval_shape(module.init_with_output, jax.random.key(0), sample)
+        result, variables = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), sample)
     except UserError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A network as one flat float32 vector; imports JAX only.
+"""A network as one flat float32 vector; imports JAX and NumPy only.
 
 Everything outside `agents/` sees weights, gradients and optimiser moments as vectors: a server's shard is a slice, a
 shared store is one array, a checkpoint a few named arrays. `Layout` remembers which slice was which layer.
@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 Tree = Any
 
@@ -39,6 +41,13 @@ class Layout:
     def ravel(self, tree: Tree) -> jax.Array:
         """The tree's leaves, one after another."""
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)])
+
+    def views(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """The parameters by name, as NumPy views of the vector."""
+        return {
+            name: vector[offset : offset + math.prod(shape)].reshape(shape)
+            for name, offset, shape in zip(self.names, self.offsets, self.shapes, strict=True)
+        }
 
     def unravel(self, vector: jax.Array) -> Tree:
         """The tree again; inside `jit` these are views."""

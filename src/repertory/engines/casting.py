@@ -29,7 +29,8 @@ from repertory.roles.memory_server import MemoryServer
 from repertory.roles.parameter_server import ParameterServer, Rules
 from repertory.roles.ports import Role, Weights
 from repertory.roles.rank import Collective, Rank
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.stopwatch import Unwatched
+from repertory.runtime import compute_at_once
 
 EVALUATION_WORKER = 1_000_000
 """Seeds of evaluation environments are drawn as for a worker that no actor has the rank of."""
@@ -57,6 +58,8 @@ class Casting:
         }
         page = self.stage.page(member)
         page.count("starts")
+        if member.role in ("collector", "evaluator"):
+            compute_at_once()
         return builders[member.role](member, page)
 
     def _actor(
@@ -73,13 +76,17 @@ class Casting:
             first_lane=rank * plan.envs_per_actor,
             seed=plan.seed,
             rank=rank,
-            watch=Stopwatch(),
+            watch=Unwatched(),
             start=int(page.row["starts"]),
-            may_play=lambda: page.env_steps < plan.env_steps and may_play(),
+            may_play=may_play,
         )
         stage.lanes.interrupt(actor.lanes)
         self.begin(actor)
         return actor
+
+    def _unless(self, page: Page, owes: Callable[[], bool]) -> Callable[[], bool]:
+        """Whether a worker may play on: it owes no update for what it has played, and the run has steps left."""
+        return lambda: page.env_steps < self.stage.plan.env_steps and not owes()
 
     def _environments(self, rank: int, page: Page) -> Environments:
         plan = self.stage.plan
@@ -129,7 +136,7 @@ class Casting:
 
         def may_play() -> bool:
             ring()
-            return page.env_steps < plan.most_env_steps(page.updates)
+            return page.env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
 
         period = plan.company.pull_period
         return [self._actor(member, page, stage.board(), may_play, pull_period=period, valued=plan.valued)]
@@ -146,15 +153,15 @@ class Casting:
         learned = safe.load()
         page.set("updates", int(learned.updates))
         batches = BatchSlots(stage.named("batches"), stage.plan.options.updates_per_call, stage.bell("memory"))
-        return [Learner(stage.agent, learned, batches, stage.board(), page, Stopwatch(), safe)]
+        return [Learner(stage.agent, learned, batches, stage.board(), page, Unwatched(), safe)]
 
     def _worker(self, member: Member, page: Page) -> list[Role]:
         stage, company, rank = self.stage, self.stage.plan.company, member.rank
         drawer = self._drawer(page, rank)
         servers = ShardedServers(stage, rank)
         exchange = Exchange(company.fetch_period, company.push_period, company.outlier_deviations)
-        worker = GradientWorker(stage.agent, drawer, servers, exchange, page, Stopwatch(), key=self._key(page, rank))
-        actor = self._actor(member, page, servers, lambda: not drawer.owed(), pull_period=company.pull_period)
+        worker = GradientWorker(stage.agent, drawer, servers, exchange, page, Unwatched(), key=self._key(page, rank))
+        actor = self._actor(member, page, servers, self._unless(page, drawer.owed), pull_period=company.pull_period)
         return [actor, worker]
 
     def _server(self, member: Member, page: Page) -> list[Role]:
@@ -191,7 +198,7 @@ class Casting:
             )
             owes = lambda: False  # noqa: E731
         period = 1 << 62 if company.method == "n_step_q" else company.pull_period  # else θ′ lasts a whole segment
-        actor = self._actor(member, page, store, lambda: not owes(), pull_period=period)
+        actor = self._actor(member, page, store, self._unless(page, owes), pull_period=period)
         if isinstance(source, Segments):
             source.skip()
         worker = HogwildWorker(
@@ -199,7 +206,7 @@ class Casting:
             source,
             store,
             page,
-            Stopwatch(),
+            Unwatched(),
             target_steps=company.target_steps,
             key=self._key(page, rank),
             pull=actor.policy.pull,  # type: ignore[attr-defined]
@@ -219,12 +226,14 @@ class Casting:
             stage.compression(stage.agent.layout.size),
             board,
             page,
-            Stopwatch(),
+            Unwatched(),
             safe,
             stage.arrays["checksums"][rank],
             rank=rank,
         )
-        actor = self._actor(member, page, board, lambda: not drawer.owed(), pull_period=stage.plan.company.pull_period)
+        actor = self._actor(
+            member, page, board, self._unless(page, drawer.owed), pull_period=stage.plan.company.pull_period
+        )
         return [actor, learner]
 
     def _evaluator(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002

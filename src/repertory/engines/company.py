@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from repertory.engines.stage import Stage
 from repertory.roles.evaluator import Episodes
 from repertory.roles.learner import check_finite
-from repertory.roles.ledger import RECENT
+from repertory.roles.ledger import RECENT, Ledger
 
 
 class Answer(NamedTuple):
@@ -74,12 +74,12 @@ class Figures:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._before = stage.ledger.copy()
+        self._before = {name: array.copy() for name, array in stage.ledger.items()}
         self._at = time.monotonic()
 
     def read(self) -> dict[str, float | int | None]:
         """What happened since the last call."""
-        ledger, before = self._stage.ledger.copy(), self._before
+        ledger, before = {name: array.copy() for name, array in self._stage.ledger.items()}, self._before
         plan = self._stage.plan
         seconds = max(time.monotonic() - self._at, 1e-9)
         self._before, self._at = ledger, time.monotonic()
@@ -117,7 +117,7 @@ class Figures:
                 found[f"queue/{member.role}"] = int(ledger["queue"][rows].max())
         return found
 
-    def _samples(self, ledger: NDArray[Any]) -> int:
+    def _samples(self, ledger: Ledger) -> int:
         plan = self._stage.plan
         counted = ledger["updates"] if plan.topology.has("memory") else ledger["gradients"]
         if plan.topology.has("thread") and plan.company.method != "replay":
@@ -132,14 +132,13 @@ def checkpoint_state(stage: Stage) -> dict[str, Any]:
     return {**state, "episodes": int(stage.ledger["episodes"].sum())}
 
 
-def _recent(ledger: NDArray[Any], before: NDArray[Any], count: str, *names: str) -> list[NDArray[Any]]:
+def _recent(ledger: Ledger, before: Ledger, count: str, *names: str) -> list[NDArray[Any]]:
     """The newest entries of the members' rings that were written since `before`."""
     found: list[list[Any]] = [[] for _ in names]
-    for row, old in zip(ledger, before, strict=True):
-        fresh = min(int(row[count] - old[count]), RECENT)
-        at = (int(row[count]) - 1 - np.arange(fresh)) % RECENT
+    for member, (now, then) in enumerate(zip(ledger[count], before[count], strict=True)):
+        at = (int(now) - 1 - np.arange(min(int(now - then), RECENT))) % RECENT
         for values, name in zip(found, names, strict=True):
-            values.extend(row[name][at])
+            values.extend(ledger[name][member][at])
     return [np.array(values, np.float64) for values in found]
 
 

@@ -26,6 +26,8 @@ from repertory.runtime import start_jax
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
 USER_ERROR = 2
+PLAYERS, YIELDING = ("collector", "evaluator"), 5
+"""Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end."""
 
 
 @dataclass
@@ -90,6 +92,8 @@ class Host:
         start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
         self.kit = kit
         who = members_of(plan)[index]
+        if who.role in PLAYERS:
+            os.nice(YIELDING)
         if who.role == "rank":
             GlooCollective.join(kit.meeting, plan.actors, who.rank)
         agent = plan.make_agent(kit.threads)

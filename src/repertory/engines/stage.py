@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +24,7 @@ from repertory.engines.plan import Plan
 from repertory.experience.lanes import Field, Lanes
 from repertory.experience.priorities import PriorityTree
 from repertory.experience.replay import Prioritization, Replay
-from repertory.roles.ledger import KEPT, LEDGER, Page
+from repertory.roles.ledger import KEPT, Page, ledger_fields
 from repertory.roles.safe import Safe
 
 RUN, PAUSE, LEAVE = 0, 1, 2
@@ -62,9 +61,13 @@ class Stage:
     ) -> None:
         self.plan, self.agent, self.arrays, self.ring = plan, agent, arrays, ring
         self.members = members_of(plan)
-        self.ledger: NDArray[Any] = arrays["ledger"]
+        self.ledger = self.named("ledger")
         self.phase: NDArray[np.int64] = arrays["phase"]
-        self.structure = jax.eval_shape(agent.init, 0)
+
+    @cached_property
+    def structure(self) -> Any:
+        """Shapes of the learner state."""
+        return jax.eval_shape(self.agent.init, 0)
 
     @staticmethod
     def fields(plan: Plan, agent: Agent) -> dict[str, Field]:
@@ -72,7 +75,7 @@ class Stage:
         structure = jax.eval_shape(agent.init, 0)
         size, members, topology = agent.layout.size, members_of(plan), plan.topology
         fields: dict[str, Field] = {
-            "ledger": Field((len(members),), LEDGER),  # type: ignore[arg-type]
+            **_named("ledger", ledger_fields(len(members))),
             "phase": Field((2,), "int64"),
             "notes": Field((len(members), NOTE_BYTES), "uint8"),
             "evaluation/asked": Field((2,), "int64"),
@@ -209,7 +212,7 @@ class Stage:
     def weights(self) -> tuple[int, NDArray[np.float32]]:
         """The newest weights: a copy."""
         if self.plan.topology.has("thread"):
-            return int(self.ledger["updates"].sum()), np.asarray(self.store().vectors()[0]).copy()
+            return int(self.ledger["updates"].sum()), self.store().vectors()[0]
         if not self.plan.topology.has("server"):
             return self.board().latest()
         found = [board.latest() for board in self.server_boards("weights")]
@@ -249,7 +252,7 @@ class Stage:
         self.lanes.load_state(state["lanes"])
         self.lanes.interrupt()
         for name in KEPT:
-            self.ledger[name] = state["ledger"][name]
+            self.ledger[name][:] = state["ledger"][name]
         for member in self.members:
             self.write_note(member, state["members"][str(member)])
         if "priorities" in self.arrays:
@@ -265,14 +268,14 @@ class SharedStore:
         self._names: Any = jax.tree_util.tree_unflatten(self._tree, self._arrays)
         self._copies = arrays["target_copies"]
 
-    def read(self) -> LearnerState:
-        """A copy of what is there now; others may write meanwhile."""
-        learned: LearnerState = jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), self._names)
+    def live(self) -> LearnerState:
+        """What is there now; others write it meanwhile."""
+        learned: LearnerState = self._names
         return learned
 
-    def vectors(self) -> tuple[jax.Array, jax.Array]:
+    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A copy of the weights and of the target."""
-        return jnp.array(self._names.weights, copy=True), jnp.array(self._names.target, copy=True)
+        return self._names.weights.copy(), self._names.target.copy()
 
     def latest(self) -> tuple[int, Any]:
         """For a policy: the weights as they are now, whose version is the count of updates."""
@@ -281,9 +284,9 @@ class SharedStore:
     def publish(self, version: int, weights: Any) -> None:
         """Nobody publishes: the weights are there."""
 
-    def add(self, before: LearnerState, after: LearnerState) -> None:
+    def add(self, change: Any, after: LearnerState) -> None:
         """Add the change, number by number; statistics are replaced by their new values."""
-        np.add(self._names.weights, np.asarray(after.weights - before.weights), out=self._names.weights)
+        np.add(self._names.weights, np.asarray(change), out=self._names.weights)
         moments = jax.tree_util.tree_leaves(self._names.optimizer)
         for array, leaf in zip(moments, jax.tree_util.tree_leaves(after.optimizer), strict=True):
             array[...] = np.asarray(leaf)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -18,6 +17,7 @@ from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.stage import Member, Stage, members_of
 from repertory.errors import UserError
+from repertory.runtime import UNGUARDED, fork_server
 
 START_S = 120.0
 """A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
@@ -28,21 +28,6 @@ PROGRESS = 20
 """Pieces of work after which a member's earlier failures are forgiven."""
 BEYOND = 200
 """More members than this, and the descriptors of their bells do not fit into one message to a new process."""
-
-
-def server() -> Any:
-    """The process that forks members: everything imported, nothing started."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["repertory.engines.host"])
-    return context
-
-
-def warm_up() -> None:
-    """Start that process now, so that it imports while the driver does."""
-    from multiprocessing import forkserver
-
-    server()
-    forkserver.ensure_running()
 
 
 class CompanyFailed(RuntimeError):
@@ -93,19 +78,19 @@ class Supervisor:
 
     def start(self) -> None:
         """Start everybody."""
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise SystemExit("repertory: put the call of train() under: if __name__ == '__main__':")
         self._meeting = meeting_place() if self.plan.topology.together else ""
         for watched in self.watched:
             self._start(watched)
 
     def _start(self, watched: Watched) -> None:
-        row = self.stage.ledger[watched.member.index]
+        row = self.stage.page(watched.member).row
         row["beat"] = row["together"] = row["waiting"] = 0
-        row["place"][:] = -1
+        row["place"] = -1
         os.ftruncate(watched.report.fd, 0)
         kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads)
-        watched.process = server().Process(target=perform, args=(kit, watched.member.index), name=str(watched.member))
+        watched.process = fork_server().Process(
+            target=perform, args=(kit, watched.member.index), name=str(watched.member)
+        )
         watched.process.start()
         watched.started, watched.worked = time.monotonic(), int(row["work"])
         watched.recovered = int(row["failures"])
@@ -139,12 +124,17 @@ class Supervisor:
         sentence, _ = read_report(watched.report.fd)
         if code == USER_ERROR:
             raise UserError(sentence)
+        if code == UNGUARDED:
+            raise UserError(
+                "the script that calls train() is imported by every process; put the call under "
+                "if __name__ == '__main__':"
+            )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"{how}: {sentence}" if sentence else how
 
     def _silent(self, watched: Watched) -> str:
         """A member that has not beaten for too long; waiting for others in a collective is no silence."""
-        row, now = self.stage.ledger[watched.member.index], time.monotonic()
+        row, now = self.stage.page(watched.member).row, time.monotonic()
         limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
         if beat == 0.0:
             late = now - watched.started > max(START_S, limit)

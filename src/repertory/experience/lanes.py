@@ -119,6 +119,9 @@ class Lanes:
         values: NDArray[np.float32] | None = None,
     ) -> None:
         """One step: taken at the lane's head, it led to `observation` (the final one, where the episode ended)."""
+        if len(lanes) == 1:
+            self._append_one(int(lanes[0]), action, reward, terminated, truncated, observation, mask, version, values)
+            return
         here = self.head[lanes]
         at = here % self.length
         after = (here + 1) % self.length
@@ -135,6 +138,36 @@ class Lanes:
         self.head[lanes] = here + 1 + ended
         if ended.any():
             self.start[lanes[ended]] = self.head[lanes[ended]]
+
+    def _append_one(
+        self,
+        lane: int,
+        action: NDArray[np.integer[Any]],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        observation: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        version: int,
+        values: NDArray[np.float32] | None,
+    ) -> None:
+        """`append` for a single lane: plain numbers are several times faster than arrays of one."""
+        here, over, cut = int(self.head[lane]), bool(terminated[0]), bool(truncated[0])
+        at, after = here % self.length, (here + 1) % self.length
+        self.action[lane, at] = action[0]
+        self.reward[lane, at] = reward[0]
+        self.version[lane, at] = version
+        if self.value is not None:
+            self.value[:, lane, at] = np.nan if values is None else values[:, 0]
+        self.observation[lane, after] = observation[0, -1] if self.spec.observation.stack > 1 else observation[0]
+        if self.mask is not None:
+            self.mask[lane, after] = True if mask is None else mask[0]
+        self.age[lane, after] = self.age[lane, at] + 1
+        self.flags[lane, after] = FINAL if over or cut else 0
+        self.flags[lane, at] = over * TERMINATED + cut * TRUNCATED
+        self.head[lane] = here + 1 + (over or cut)
+        if over or cut:
+            self.start[lane] = here + 2
 
     def interrupt(self, lanes: Indices | None = None) -> None:
         """End the running episodes as truncated, as before the environments are reset from outside."""

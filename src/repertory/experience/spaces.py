@@ -128,6 +128,10 @@ class Encoder:
 
     def stack(self, observations: list[Any]) -> Array:
         """Single observations -> a new array [E, *shape]."""
+        if len(observations) == 1 and self._plain is not None:
+            alone = observations[0]
+            if type(alone) is np.ndarray and alone.dtype == self._dtype and alone.shape == self.spec.shape:
+                return np.array(alone, ndmin=alone.ndim + 1)
         if len(self._leaves) == 1 and not self._leaves[0].path:
             return self.many(np.array(observations), len(observations), copy=False)
         return np.stack([self._gather(observation, ()) for observation in observations])

@@ -5,6 +5,7 @@ Imports numpy, and our errors and specs.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +18,8 @@ from repertory.specs import EnvironmentSpec
 
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
+FEW = 64
+"""So few numbers are added up sooner than each is looked at; a sum is finite only if all of them are."""
 
 
 class Step(NamedTuple):
@@ -44,9 +47,14 @@ class Step(NamedTuple):
     first_mask: Flags | None
     """[E, A] legal actions in `first`."""
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the maker knows that all were stepped and nothing ended or began: then these are one array."""
+        return self.begun is self.terminated
+
     def onward(self) -> tuple[Array, Flags | None]:
         """Observations and masks to choose the next actions in: the first one where an episode began."""
-        if self.first is self.observation or not self.begun.any():
+        if self.first is self.observation or not np.count_nonzero(self.begun):
             return self.observation, self.mask
         rows = self.begun.reshape(-1, *[1] * (self.first.ndim - 1))
         observation = np.where(rows, self.first, self.observation)
@@ -87,8 +95,10 @@ class Watch:
 
     def enter(self, index: int) -> None:
         """This environment is being stepped, or reset."""
-        self.place[1:] = self._seeds[index], self.calls
-        self.place[0] = index
+        place = self.place
+        place[1] = self._seeds[index]
+        place[2] = self.calls
+        place[0] = index
 
     def leave(self) -> None:
         """None is being stepped any more."""
@@ -120,7 +130,7 @@ class Watch:
 
     def check_observations(self, observations: Array) -> None:
         """No NaN and no infinity, in any of [E, ...]."""
-        if observations.dtype.kind != "f":
+        if observations.dtype.kind != "f" or (observations.size < FEW and math.isfinite(observations.sum())):
             return
         finite = np.isfinite(observations)
         if np.count_nonzero(finite) == finite.size:

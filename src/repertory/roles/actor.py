@@ -12,7 +12,7 @@ from repertory.experience.environments import Environments, Step
 from repertory.roles.exploration import generator, random_actions
 from repertory.roles.ledger import Page
 from repertory.roles.ports import ExperienceSink, Policy
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 
 class Actor:
@@ -32,7 +32,7 @@ class Actor:
         first_lane: int,
         seed: int,
         rank: int,
-        watch: Stopwatch,
+        watch: Stopwatch | Unwatched,
         start: int = 0,
         may_play: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -77,22 +77,44 @@ class Actor:
     def _choose(self) -> NDArray[np.integer[Any]] | None:
         """ε-greedy actions; the policy is not asked where chance decides for every environment."""
         if self._waiting is None:
+            if self.environments.count == 1:
+                return self._choose_one()
             self._waiting = self.rng.random(self.environments.count) < self.epsilon(self.page.env_steps)
-            if not self._waiting.all():
+            if self.policy.valued or np.count_nonzero(self._waiting) < len(self._waiting):
                 self.policy.submit(self.observation, self.mask)
+        return self._answer()
+
+    def _answer(self) -> NDArray[np.integer[Any]] | None:
+        """What the policy says, and chance where it decides."""
         explore = self._waiting
-        greedy = None if explore.all() else self.policy.poll()
-        if greedy is None and not explore.all():
+        assert explore is not None
+        chances = np.count_nonzero(explore)
+        asked = self.policy.valued or chances < len(explore)
+        greedy = self.policy.poll() if asked else None
+        if greedy is None and asked:
             return None
         self._waiting = None
-        if not explore.any():
+        if chances == 0:
             return greedy
         chance = random_actions(self.rng, len(explore), self.environments.spec.actions, self.mask)
         return chance if greedy is None else np.where(explore, chance, greedy)
 
+    def _choose_one(self) -> NDArray[np.integer[Any]] | None:
+        """The same for a lone environment: plain numbers are several times faster than arrays of one."""
+        explores = self.rng.random() < self.epsilon(self.page.env_steps)
+        if explores and not self.policy.valued:
+            return random_actions(self.rng, 1, self.environments.spec.actions, self.mask)
+        self.policy.submit(self.observation, self.mask)
+        self._waiting = np.array([explores])
+        return self._answer()
+
     def _store(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
         """Into the lanes: the steps taken, then the episodes begun."""
-        rows: Any = slice(None) if result.stepped.all() else np.flatnonzero(result.stepped)
+        if result.quiet:
+            self._store_quiet(actions, result)
+            return
+        every = np.count_nonzero(result.stepped) == len(result.stepped)
+        rows: Any = slice(None) if every else np.flatnonzero(result.stepped)
         lanes = self.lanes[rows]
         self.experience.append(
             lanes,
@@ -108,9 +130,25 @@ class Actor:
         self.page.played(len(lanes))
         self.observation, self.mask = result.onward()
         begun = result.begun
-        if begun.any():
+        if np.count_nonzero(begun):
             mask = None if self.mask is None else self.mask[begun]
             self.experience.begin(self.lanes[begun], self.observation[begun], mask)
+
+    def _store_quiet(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
+        """The same for the usual step, in which nothing ends: no array is cut."""
+        self.experience.append(
+            self.lanes,
+            actions,
+            result.reward,
+            result.terminated,
+            result.truncated,
+            result.observation,
+            result.mask,
+            self.policy.version,
+            self._values(actions, slice(None)),
+        )
+        self.page.played(len(self.lanes))
+        self.observation, self.mask = result.observation, result.mask
 
     def _values(self, actions: NDArray[np.integer[Any]], rows: Any) -> NDArray[np.float32] | None:
         """Value of the action taken and of the best one, [2, E], if the policy keeps them."""
@@ -121,10 +159,13 @@ class Actor:
 
     def _account(self, result: Step) -> None:
         """Returns and lengths of episodes, as they end."""
-        self.returns += np.where(result.stepped, result.reward, 0.0)
         self.lengths += result.stepped
+        if result.quiet:
+            self.returns += result.reward
+            return
+        self.returns += result.reward * result.stepped
         ended = (result.terminated | result.truncated) & result.stepped
-        if ended.any():
+        if np.count_nonzero(ended):
             for reward, length in zip(self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True):
                 self.page.episode(reward, length)
             self.returns[ended] = 0.0

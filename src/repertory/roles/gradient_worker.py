@@ -18,7 +18,7 @@ from repertory.agents.agent import Agent, Transitions
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
 from repertory.roles.ledger import Page
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 
 class Servers(Protocol):
@@ -75,7 +75,7 @@ class GradientWorker:
         servers: Servers,
         exchange: Exchange,
         page: Page,
-        watch: Stopwatch,
+        watch: Stopwatch | Unwatched,
         *,
         key: jax.Array,
     ) -> None:
@@ -96,8 +96,7 @@ class GradientWorker:
         self.watch.lap("sample")
         version, weights, target = self._fetch()
         batch = Transitions(*sample.batch()[:8])
-        key = jax.random.fold_in(self._key, self._made)
-        gradient, learned = self.agent.gradient(weights, target, batch, key)
+        gradient, learned = self.agent.gradient(weights, target, batch, self._key)
         self._made += 1
         self._conclude(sample, version, gradient, learned)
         self.watch.lap("learn")

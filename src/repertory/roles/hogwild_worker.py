@@ -7,6 +7,7 @@ statistics shared as well. Or batches from a memory of its own, as asynchronous 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -16,20 +17,20 @@ from repertory.agents.agent import Agent, LearnerState, Transitions
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.batches import Drawer
 from repertory.roles.ledger import Page
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 
 class Store(Protocol):
     """The shared state: one live copy, which all read and write as they please."""
 
-    def read(self) -> LearnerState:
-        """A copy of what is there now."""
+    def live(self) -> LearnerState:
+        """What is there now, and changes."""
 
-    def vectors(self) -> tuple[jax.Array, jax.Array]:
+    def vectors(self) -> tuple[Any, Any]:
         """A copy of the weights and of the target alone."""
 
-    def add(self, before: LearnerState, after: LearnerState) -> None:
-        """Add the change of the weights; the statistics are replaced."""
+    def add(self, change: Any, after: LearnerState) -> None:
+        """Add a change to the weights; the statistics are replaced."""
 
     def move_target(self, env_steps: int, period: int) -> None:
         """Copy the weights into the target, once in so many env steps."""
@@ -77,7 +78,7 @@ class HogwildWorker:
         source: Segments | Drawer,
         store: Store,
         page: Page,
-        watch: Stopwatch,
+        watch: Stopwatch | Unwatched,
         *,
         target_steps: int,
         key: jax.Array,
@@ -88,6 +89,8 @@ class HogwildWorker:
         self._sum: Any = None
         self._seen = (page.updates, *store.vectors())
         self._made = 0
+        self._gradient = jax.jit(partial(_added, agent, isinstance(source, Segments)))
+        self._change = jax.jit(partial(_changed, agent))
 
     def step(self) -> bool:
         """One gradient, if there is something to learn from; an update if it is due."""
@@ -99,14 +102,8 @@ class HogwildWorker:
         if not isinstance(self.source, Segments) or not self.source.whole:
             self._seen = (self.page.updates, *self.store.vectors())  # one-step methods use θ as it is now
         version, weights, target = self._seen
-        key = jax.random.fold_in(self._key, self._made)
-        gradient, learned = self.agent.gradient(weights, target, Transitions(*sample[:8]), key)
-        if isinstance(self.source, Segments):
-            gradient = gradient * len(sample.weight)  # the paper adds up, the agent's loss is a mean
-        else:
-            self.source.release(sample.split(1), learned.priority[None])
+        self._sum, learned = self._gradient(self._sum, weights, target, Transitions(*sample[:8]), self._key)
         self._made += 1
-        self._sum = gradient if self._sum is None else self._sum + gradient
         self._note(sample, version, learned)
         if due:
             self._update(version)
@@ -127,11 +124,10 @@ class HogwildWorker:
 
     def _update(self, version: int) -> None:
         """Apply what has added up to the weights as they are now, not as they were read."""
-        before = self.store.read()
-        after = self.agent.advance(before, self.agent.shorten(self._sum))
+        change, after = self._change(self.store.live(), self._sum)
         self._sum = None
-        self.page.count("skipped", int(after.skipped) - int(before.skipped))
-        self.store.add(before, after)
+        self.store.add(change, after)
+        self.page.set("skipped", 0 if self.page.member else int(after.skipped))
         self.page.age(np.array([self.page.updates - version]))
         self.page.learned(1)
         self.store.move_target(self.page.env_steps, self.target_steps)
@@ -156,3 +152,18 @@ class HogwildWorker:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _added(
+    agent: Agent, add_up: bool, total: jax.Array | None, weights: Any, target: Any, batch: Transitions, key: jax.Array
+) -> tuple[jax.Array, Any]:
+    """The gradient, added to what there was: the paper adds up over steps, where the agent's loss is a mean."""
+    gradient, learned = agent.gradient(weights, target, batch, key)
+    gradient = gradient * batch.weight.shape[0] if add_up else gradient
+    return (gradient if total is None else total + gradient), learned
+
+
+def _changed(agent: Agent, state: LearnerState, total: jax.Array) -> tuple[jax.Array, LearnerState]:
+    """What to add to the weights, and the statistics after it."""
+    after = agent.advance(state, agent.shorten(total))
+    return after.weights - state.weights, after

@@ -14,7 +14,7 @@ from repertory.experience.replay import Sample
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Batches, Weights
 from repertory.roles.safe import Safe
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 LOSSES_AT_ONCE = 64
 """Losses stay on the device until there are so many: fetching each would wait for its update."""
@@ -30,7 +30,7 @@ class Learner:
         batches: Batches,
         weights: Weights,
         page: Page,
-        watch: Stopwatch,
+        watch: Stopwatch | Unwatched,
         safe: Safe | None = None,
     ) -> None:
         self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights

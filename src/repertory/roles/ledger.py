@@ -1,54 +1,55 @@
 """The ledger: one page of plain numbers for each member of a company; numpy only.
 
-A member writes its own page and reads the others'. The pages lie in one array, which may be shared memory: then they
-outlive the member, and whoever supervises reads from them that it lives, what it does and what it has done.
+A member writes its own page and reads the others'. There is one array for each entry, with a number for each member,
+so that adding up over everybody touches few lines of memory; they may be shared: then they outlive the member, and
+whoever supervises reads from them that it lives, what it does and what it has done.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.experience.lanes import Field
+
 RECENT = 128
 """How many of the latest episodes, lags and ages are kept."""
 
-LEDGER = np.dtype(
-    [
-        # supervision
-        ("beat", "f8"),  # when it last said that it lives, by the monotonic clock
-        ("starts", "i8"),  # how often it was started, and its environments anew
-        ("settled", "i8"),  # the last pause that it has reached
-        ("waiting", "i8"),  # it waits for its bell
-        ("together", "i8"),  # it waits for others inside a collective operation
-        ("failures", "i8"),  # failures that it has recovered from by itself
-        ("place", "i8", (3,)),  # environment, seed and step of the step being taken; -1 = in none
-        # counts of the whole run
-        ("env_steps", "i8"),
-        ("updates", "i8"),
-        ("gradients", "i8"),
-        ("dropped_stale", "i8"),
-        ("dropped_outlier", "i8"),
-        ("skipped", "i8"),
-        ("bytes_sent", "i8"),
-        ("episodes", "i8"),
-        # what happened lately
-        ("episode_return", "f8", (RECENT,)),
-        ("episode_length", "i8", (RECENT,)),
-        ("lags", "i8"),
-        ("lag", "i8", (RECENT,)),
-        ("ages", "i8"),
-        ("age", "i8", (RECENT,)),
-        ("losses", "i8"),
-        ("loss_sum", "f8"),
-        ("queue", "i8"),
-        ("idle_s", "f8"),
-        ("work", "i8"),
-    ],
-    align=True,
-)
+ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
+    # supervision
+    "beat": ("float64", ()),  # when it last said that it lives, by the monotonic clock
+    "starts": ("int64", ()),  # how often it was started, and its environments anew
+    "settled": ("int64", ()),  # the last pause that it has reached
+    "waiting": ("int64", ()),  # it waits for its bell
+    "together": ("int64", ()),  # it waits for others inside a collective operation
+    "failures": ("int64", ()),  # failures that it has recovered from by itself
+    "place": ("int64", (3,)),  # environment, seed and step of the step being taken; -1 = in none
+    # counts of the whole run
+    "env_steps": ("int64", ()),
+    "updates": ("int64", ()),
+    "gradients": ("int64", ()),
+    "dropped_stale": ("int64", ()),
+    "dropped_outlier": ("int64", ()),
+    "skipped": ("int64", ()),
+    "bytes_sent": ("int64", ()),
+    "episodes": ("int64", ()),
+    # what happened lately
+    "episode_return": ("float64", (RECENT,)),
+    "episode_length": ("int64", (RECENT,)),
+    "lags": ("int64", ()),
+    "lag": ("int64", (RECENT,)),
+    "ages": ("int64", ()),
+    "age": ("int64", (RECENT,)),
+    "losses": ("int64", ()),
+    "loss_sum": ("float64", ()),
+    "queue": ("int64", ()),
+    "idle_s": ("float64", ()),
+    "work": ("int64", ()),
+}
 KEPT = (
     "starts", "env_steps", "updates", "gradients", "dropped_stale", "dropped_outlier", "skipped", "bytes_sent",
     "episodes",
@@ -56,13 +57,29 @@ KEPT = (
 """What a checkpoint keeps."""
 
 
+Ledger = Mapping[str, NDArray[Any]]
+
+
+class Row:
+    """One member's entries by name."""
+
+    def __init__(self, ledger: Ledger, member: int) -> None:
+        self._ledger, self._member = ledger, member
+
+    def __getitem__(self, name: str) -> Any:
+        return self._ledger[name][self._member]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._ledger[name][self._member] = value
+
+
 class Page:
     """One member's page: its counters and its journal."""
 
-    def __init__(self, ledger: NDArray[Any], member: int = 0) -> None:
+    def __init__(self, ledger: Ledger, member: int = 0) -> None:
         self.ledger, self.member = ledger, member
-        self.row = ledger[member]
-        self._env_steps, self._updates = ledger["env_steps"], ledger["updates"]
+        self.row = Row(ledger, member)
+        self._env_steps, self._updates, self._beat = ledger["env_steps"], ledger["updates"], ledger["beat"]
 
     @property
     def env_steps(self) -> int:
@@ -77,15 +94,15 @@ class Page:
     @property
     def own_env_steps(self) -> int:
         """Env steps of this member."""
-        return int(self.row["env_steps"])
+        return int(self._env_steps[self.member])
 
     def played(self, env_steps: int) -> None:
         """So many more env steps."""
-        self.row["env_steps"] += env_steps
+        self._env_steps[self.member] += env_steps
 
     def learned(self, updates: int) -> None:
         """So many more updates."""
-        self.row["updates"] += updates
+        self._updates[self.member] += updates
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of the counts."""
@@ -97,7 +114,7 @@ class Page:
 
     def beat(self) -> None:
         """Say that this member lives."""
-        self.row["beat"] = time.monotonic()
+        self._beat[self.member] = time.monotonic()
 
     def episode(self, reward: float, length: int) -> None:
         """An episode ended."""
@@ -128,6 +145,11 @@ class Page:
         self.row["losses"] += count
 
 
-def new_ledger(members: int = 1) -> NDArray[Any]:
+def ledger_fields(members: int) -> dict[str, Field]:
+    """What has to be allocated for a ledger."""
+    return {name: Field((members, *shape), dtype) for name, (dtype, shape) in ENTRIES.items()}
+
+
+def new_ledger(members: int = 1) -> dict[str, NDArray[Any]]:
     """A ledger in the memory of this process."""
-    return np.zeros(members, LEDGER)
+    return {name: np.zeros(field.shape, field.dtype) for name, field in ledger_fields(members).items()}

@@ -1,4 +1,4 @@
-"""A policy that answers at once, with a copy of the weights of its own; imports JAX through the agent only."""
+"""A policy that answers at once, with a copy of the weights of its own; a small one without starting JAX at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
+from repertory.agents.light import ROWS, LightValues
 from repertory.roles.ports import Weights
 
 
@@ -22,7 +23,9 @@ class LocalPolicy:
         self.version = -1
         self.calls = 0
         self.values: NDArray[np.float32] | None = None
+        self._weights: Any = None
         self._copy: Any = None
+        self._light: LightValues | None = None
         self._until_pull = 0
         word = np.random.SeedSequence([seed, rank, 3]).generate_state(1)[0]
         self._key = np.array([word, 0], np.uint32)
@@ -31,7 +34,8 @@ class LocalPolicy:
         """Copy the newest weights."""
         version, weights = self.weights.latest()
         if version != self.version:
-            self.version, self._copy = version, jnp.asarray(weights)
+            self.version, self._copy, self._light = version, None, None
+            self._weights = weights
         self._until_pull = self.pull_period
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
@@ -48,11 +52,20 @@ class LocalPolicy:
             self.calls += 1
             key = self._key.copy()
             key[1] = self.calls
-        observation, mask = self._question
-        if not self.valued:
-            return np.asarray(self.agent.act(self._copy, observation, mask, key))
-        self.values = np.asarray(self.agent.values(self._copy, observation, mask, key))
-        return np.asarray(np.argmax(self.values, axis=-1))
+        values = self._values(*self._question, key)
+        self.values = values if self.valued else None
+        return np.asarray(values.argmax(axis=-1))
+
+    def _values(
+        self, observation: NDArray[Any], mask: NDArray[np.bool_] | None, key: NDArray[np.uint32] | None
+    ) -> NDArray[np.float32]:
+        if self.agent.light is not None and len(observation) <= ROWS:
+            if self._light is None:
+                self._light = self.agent.light(np.asarray(self._weights))
+            return self._light(observation, mask)
+        if self._copy is None:
+            self._copy = jnp.asarray(self._weights)
+        return np.asarray(self.agent.values(self._copy, observation, mask, key))
 
     def state(self) -> dict[str, int]:
         """How many answers were given: the noise's position."""

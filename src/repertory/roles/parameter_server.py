@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,17 +60,18 @@ class ParameterServer:
         rank: int,
         tell_workers: Callable[[], None],
     ) -> None:
-        self.agent, self.learned, self.incoming, self.compression = agent, learned, incoming, compression
+        self.learned, self.incoming = learned, incoming
         self.boards, self.rules, self.page, self.safe = boards, rules, page, safe
         self.rank, self.tell_workers = rank, tell_workers
-        self._target_copied = -1
+        self._update = agent.compiled_update(compression.decode, mean=rules.combine == "mean", whole=False)
+        self._version = int(learned.updates)
         self._count()
         self._publish()
 
     @property
     def version(self) -> int:
         """Updates behind this slice."""
-        return int(self.learned.updates)
+        return self._version
 
     def step(self) -> bool:
         """Turn the gradients that have arrived into updates."""
@@ -81,20 +80,20 @@ class ParameterServer:
         if not len(workers) or (self.rules.synchronous and len(workers) < self.rules.workers):
             return False
         if self.rules.synchronous:
-            gradients = [self._decoded(int(worker)) for worker in workers]
-            self._apply([gradient for gradient in gradients if gradient is not None])
+            payloads = [self._accepted(int(worker)) for worker in workers]
+            self._apply([payload for payload in payloads if payload is not None])
         else:
             for worker in workers:
-                gradient = self._decoded(int(worker))
-                self._apply([] if gradient is None else [gradient])
+                payload = self._accepted(int(worker))
+                self._apply([] if payload is None else [payload])
         self._publish()
         self.incoming.take(self.rank, workers)
         self.tell_workers()
         if self.safe.due():
-            self.safe.save(self.learned)
+            self.settle()
         return True
 
-    def _decoded(self, worker: int) -> jax.Array | None:
+    def _accepted(self, worker: int) -> dict[str, Any] | None:
         """A worker's gradient, unless it is too old."""
         version, payload = self.incoming.payload(self.rank, worker)
         age = max(0, self.version - version)
@@ -103,22 +102,18 @@ class ParameterServer:
         if 0 < self.rules.max_age < age:
             self.page.count("dropped_stale")
             return None
-        return self.compression.decode(payload)
+        return payload
 
-    def _apply(self, gradients: list[jax.Array]) -> None:
+    def _apply(self, payloads: list[dict[str, Any]]) -> None:
         """One update from these gradients together."""
-        if not gradients:
-            return
-        total = gradients[0] if len(gradients) == 1 else jnp.sum(jnp.stack(gradients), axis=0)
-        if self.rules.combine == "mean":
-            total = total / len(gradients)
-        self.learned = self.agent.advance(self.learned, total)
-        self._count()
+        if payloads:
+            self.learned = self._update(self.learned, payloads)
+            self._version += 1
+            self._count()
 
     def _count(self) -> None:
         if self.rank == 0:
             self.page.set("updates", self.version)
-            self.page.set("skipped", int(self.learned.skipped))
 
     def _publish(self) -> None:
         """The weights always; the target where it may have moved."""
@@ -127,6 +122,8 @@ class ParameterServer:
 
     def settle(self) -> None:
         """The state goes into the safe."""
+        if self.rank == 0:
+            self.page.set("skipped", int(self.learned.skipped))
         self.safe.save(self.learned)
 
     def state(self) -> dict[str, Any]:

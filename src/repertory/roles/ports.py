@@ -57,6 +57,10 @@ class Policy(Protocol):
         """The weights' version behind the last answer."""
 
     @property
+    def valued(self) -> bool:
+        """Whether it keeps the values behind its answers; then it is asked even where chance decides."""
+
+    @property
     def values(self) -> NDArray[np.float32] | None:
         """The action values behind the last answer, [E, A], if the policy keeps them."""
 

@@ -22,7 +22,7 @@ from repertory.roles.batches import Drawer
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
 from repertory.roles.safe import Safe
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 
 class Collective(Protocol):
@@ -60,7 +60,7 @@ class Rank:
         compression: Compression,
         weights: Weights,
         page: Page,
-        watch: Stopwatch,
+        watch: Stopwatch | Unwatched,
         safe: Safe,
         checksums: NDArray[np.int64],
         *,
@@ -73,13 +73,15 @@ class Rank:
         self._residual = compression.residual()
         self._waiting: tuple[Sample, Learned] | None = None
         self._settled = False
+        self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
+        self._version = int(self.learned.updates)
         self._count()
         weights.publish(self.version, self.learned.weights)
 
     @property
     def version(self) -> int:
         """Updates made."""
-        return int(self.learned.updates)
+        return self._version
 
     def step(self) -> bool:
         """Submit a gradient, or take the average of all and update."""
@@ -97,8 +99,8 @@ class Rank:
             return False
         sample, learned = self._waiting
         self._waiting = None
-        gradients = jnp.stack([self.compression.decode(payload) for payload in payloads])
-        self.learned = self.agent.apply(self.learned, jnp.mean(gradients, axis=0))
+        self.learned = self._update(self.learned, payloads)
+        self._version += 1
         self.batches.release(sample, learned.priority[None])
         self._conclude(sample, learned)
         self.watch.lap("learn")
@@ -110,8 +112,8 @@ class Rank:
             return False
         self.watch.lap("sample")
         batch = Transitions(*sample.batch()[:8])
-        key = jax.random.fold_in(jax.random.fold_in(self.learned.key, self.version), self.rank)
-        gradient, learned = self.agent.gradient(self.learned.weights, self.learned.target, batch, key)
+        state = self.learned
+        gradient, learned = self.agent.gradient(state.weights, state.target, batch, state.key)
         payload, self._residual = self.compression.encode(gradient, self._residual)
         self.page.count("bytes_sent", self.compression.nbytes)
         self._waiting = (sample, learned)
@@ -127,12 +129,12 @@ class Rank:
         self.weights.publish(self.version, weights)
         self._count()
         if self.rank == 0 and self.safe.due():
+            self.page.set("skipped", int(self.learned.skipped))
             self.safe.save(self.learned)
 
     def _count(self) -> None:
         if self.rank == 0:
             self.page.set("updates", self.version)
-            self.page.set("skipped", int(self.learned.skipped))
 
     def settle(self) -> None:
         """Nobody is left waiting, and the state goes into the safe."""
@@ -142,6 +144,7 @@ class Rank:
         self._waiting, self._settled = None, True
         self.batches.settle()
         if self.rank == 0:
+            self.page.set("skipped", int(self.learned.skipped))
             self.safe.save(self.learned)
 
     def state(self) -> dict[str, Any]:
