@@ -6,12 +6,15 @@ take all cores slow each other down. What the user has set stays.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import multiprocessing
 import os
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+PR_SET_TIMERSLACK = 29
 UNGUARDED = 3
 """Exit code of a member whose import of the user's script came to a call of train()."""
 SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -41,6 +44,12 @@ def compute_at_once() -> None:
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def wake_up_sharply() -> None:
+    """Ask Linux to end this thread's sleeps on time, not up to 50 µs late; elsewhere nothing is asked."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def fork_server() -> Any:

@@ -49,11 +49,14 @@ def make_light(
             if x.ndim != 2 or x.dtype != np.float32:
                 x = x.reshape(len(x), -1).astype(np.float32, copy=False)
                 x = x if scale is None else x * scale
+            if len(x) == 1:
+                x = x[0]  # a vector: no matrix has to be packed
             for kernel, bias in dense[:trunk]:
                 x = np.dot(x, kernel)
                 x += bias
                 np.maximum(x, 0.0, out=x)
             result = _streams(x, dense[trunk:]) if dueling else np.dot(x, dense[-1][0]) + dense[-1][1]
+            result = result.reshape(len(observation), -1)
             return result if mask is None else np.where(mask, result, np.float32(ILLEGAL))
 
         return values
@@ -67,5 +70,5 @@ def _streams(x: Vector, dense: list[tuple[Vector, Vector]]) -> Vector:
     for (kernel, bias), (kernel_out, bias_out) in (dense[:2], dense[2:]):
         rows.append(np.maximum(x @ kernel + bias, 0.0) @ kernel_out + bias_out)
     value, advantage = rows
-    result: Vector = value + advantage - advantage.mean(axis=1, keepdims=True)
+    result: Vector = value + advantage - advantage.mean(axis=-1, keepdims=True)
     return result

@@ -132,11 +132,13 @@ class Casting:
 
     def _collector(self, member: Member, page: Page) -> list[Role]:
         stage, plan = self.stage, self.stage.plan
-        ring = stage.bell("memory")
+        ring, due_at = stage.bell("memory"), stage.arrays["due_at"]
 
         def may_play() -> bool:
-            ring()
-            return page.env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
+            env_steps = page.env_steps
+            if env_steps >= due_at[0]:
+                ring()
+            return env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
 
         period = plan.company.pull_period
         return [self._actor(member, page, stage.board(), may_play, pull_period=period, valued=plan.valued)]
@@ -145,7 +147,7 @@ class Casting:
         stage = self.stage
         updates = stage.plan.options.updates_per_call
         outgoing = BatchSlots(stage.named("batches"), updates, stage.bell("learner"))
-        return [MemoryServer(self._drawer(page, None, updates), outgoing, page)]
+        return [MemoryServer(self._drawer(page, None, updates), outgoing, page, stage.arrays["due_at"])]
 
     def _learner(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
         stage = self.stage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -21,12 +22,12 @@ from repertory.engines.stage import LEAVE, PAUSE, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
-from repertory.runtime import start_jax
+from repertory.runtime import start_jax, wake_up_sharply
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
 USER_ERROR = 2
-PLAYERS, YIELDING = ("collector", "evaluator"), 5
+PLAYERS, YIELDING = ("collector", "evaluator"), 15
 """Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end."""
 
 
@@ -92,8 +93,10 @@ class Host:
         start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
         self.kit = kit
         who = members_of(plan)[index]
+        gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
         if who.role in PLAYERS:
             os.nice(YIELDING)
+            wake_up_sharply()
         if who.role == "rank":
             GlooCollective.join(kit.meeting, plan.actors, who.rank)
         agent = plan.make_agent(kit.threads)

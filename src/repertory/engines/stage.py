@@ -77,6 +77,7 @@ class Stage:
         fields: dict[str, Field] = {
             **_named("ledger", ledger_fields(len(members))),
             "phase": Field((2,), "int64"),
+            "due_at": Field((1,), "int64"),
             "notes": Field((len(members), NOTE_BYTES), "uint8"),
             "evaluation/asked": Field((2,), "int64"),
             "evaluation/answered": Field((1,), "int64"),

@@ -1,4 +1,4 @@
-"""How much may be learned from how much was seen; plain arithmetic, imports nothing.
+"""How much may be learned from how much was seen; plain arithmetic.
 
 The replay ratio (samples learned per env step) is kept whatever the speeds of those who play and those who learn, so
 the number of actors changes how fast, never how much is learned from a step.
@@ -6,6 +6,7 @@ the number of actors changes how fast, never how much is learned from a step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -22,6 +23,10 @@ class Pacing:
         """Updates that may be made now; a late start is not caught up in a burst."""
         seen = env_steps - self.learning_starts
         return max(0, int(seen * self.replay_ratio / self.batch_size) - self.updates)
+
+    def due_at(self, updates: int) -> int:
+        """Env steps at which so many more updates will be owed."""
+        return self.learning_starts + math.ceil((self.updates + updates) * self.batch_size / self.replay_ratio)
 
     def made(self, updates: int) -> None:
         """That many updates were made."""

@@ -12,6 +12,8 @@ from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
 from repertory.roles.ledger import Page
 
+NEVER = 1 << 62
+
 
 class Outgoing(Protocol):
     """Batches on their way to a learner; freed ones bring errors back."""
@@ -34,10 +36,13 @@ class Outgoing(Protocol):
 
 
 class MemoryServer:
-    """Fills the outgoing slots as the replay ratio allows, and takes errors back."""
+    """Fills the outgoing slots as the replay ratio allows, and takes errors back.
 
-    def __init__(self, drawer: Drawer, outgoing: Outgoing, page: Page) -> None:
-        self.drawer, self.outgoing, self.page = drawer, outgoing, page
+    `due_at` tells the collectors how many env steps it waits for, so that they do not wake it for less.
+    """
+
+    def __init__(self, drawer: Drawer, outgoing: Outgoing, page: Page, due_at: NDArray[np.int64]) -> None:
+        self.drawer, self.outgoing, self.page, self.due_at = drawer, outgoing, page, due_at
         self._absorbed = outgoing.freed
         on_their_way = outgoing.filled - outgoing.freed
         drawer.pacing.updates = page.updates + on_their_way * drawer.lesson.updates_per_call
@@ -47,7 +52,9 @@ class MemoryServer:
         worked = self._absorb()
         self.page.set("queue", self.outgoing.filled - self.outgoing.freed)
         if self.outgoing.filled - self._absorbed >= self.outgoing.count:
+            self.due_at[0] = NEVER
             return worked
+        self.due_at[0] = self.drawer.pacing.due_at(self.drawer.lesson.updates_per_call)
         sample = self.drawer.take()
         if sample is None:
             return worked
