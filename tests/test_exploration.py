@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
-from repertory.engines.inline import SharedCounters, WeightsBoard
+from repertory.engines.casting import LocalBoard
 from repertory.experience import environments
 from repertory.experience.environments import Environments, seeds
 from repertory.experience.lanes import Lanes
 from repertory.roles.actor import Actor
 from repertory.roles.evaluator import Evaluator
 from repertory.roles.exploration import generator, linear, random_actions
+from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.local_policy import LocalPolicy
 from repertory.roles.stopwatch import Stopwatch
 
@@ -97,6 +98,8 @@ class Steady:
     """A policy that answers with the lowest legal action, after some polls."""
 
     version = 7
+    valued = False
+    values = None
 
     def __init__(self, delay: int = 0) -> None:
         self.delay, self.asked = delay, 0
@@ -130,7 +133,7 @@ def actor_of(stage: Referee, policy: Any, epsilon: float) -> Actor:
         stage,
         policy,
         lanes,
-        SharedCounters(),
+        Page(new_ledger()),
         lambda _: epsilon,
         first_lane=0,
         seed=0,
@@ -147,10 +150,10 @@ def q_agent(spec: Any) -> Agent:
 
 def test_actor_takes_no_illegal_action(taxis: Referee) -> None:
     assert taxis.spec.masked
-    agent, board = q_agent(taxis.spec), WeightsBoard()
+    agent, board = q_agent(taxis.spec), LocalBoard()
     board.publish(0, agent.init(0).weights)
     actor = actor_of(taxis, LocalPolicy(agent, board, seed=0, rank=0), 0.3)
-    while actor.counters.env_steps < 20_000:
+    while actor.page.env_steps < 20_000:
         actor.step()
     assert taxis.illegal == 0
     assert (taxis.taken > 0).all()
@@ -176,7 +179,7 @@ def test_actor_asks_once_and_waits_for_the_answer(taxis: Referee) -> None:
     actor = actor_of(taxis, policy, 0.0)
     assert [actor.step() for _ in range(6)] == [False, False, True, False, True, False]
     assert policy.asked == 3
-    assert actor.counters.env_steps == 20
+    assert actor.page.env_steps == 20
 
 
 class Countdown(gym.Env[Any, Any]):

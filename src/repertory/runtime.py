@@ -57,7 +57,7 @@ def fork_server() -> Any:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)  # the user's script trains while a member imports it: one word to the driver, no storm
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["repertory.engines.host"])
+    context.set_forkserver_preload(["repertory.engines.nursery"])
     return context
 
 

@@ -46,8 +46,8 @@ class Kit:
 
 def perform(kit: Kit, index: int) -> None:
     """The child's main function; it never returns with an error unsaid."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # both may reach the whole group; the driver decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     kit.lifeline.watch(lambda: os._exit(1))
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     try:
