@@ -10,11 +10,12 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import signal
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-PR_SET_TIMERSLACK = 29
+PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
 UNGUARDED = 3
 """Exit code of a member whose import of the user's script came to a call of train()."""
 SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -50,6 +51,19 @@ def wake_up_sharply() -> None:
     """Ask Linux to end this thread's sleeps on time, not up to 50 µs late; elsewhere nothing is asked."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+
+def die_with_fork_server() -> None:
+    """In a member: be killed when the process that forked it is gone, even while stopped or stuck in native code.
+
+    That process leaves as soon as nobody holds its pipe; members would, so that it must be closed here.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        server: Any = forkserver._forkserver
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
 
 
 def fork_server() -> Any:

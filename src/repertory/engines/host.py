@@ -22,7 +22,7 @@ from repertory.engines.stage import LEAVE, PAUSE, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
-from repertory.runtime import start_jax, wake_up_sharply
+from repertory.runtime import die_with_fork_server, start_jax, wake_up_sharply
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
@@ -48,17 +48,19 @@ def perform(kit: Kit, index: int) -> None:
     """The child's main function; it never returns with an error unsaid."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # both may reach the whole group; the driver decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with_fork_server()
     kit.lifeline.watch(lambda: os._exit(1))
+    faulthandler.enable(kit.report.fd)
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     try:
         host = Host(kit, index)
         host.run()
+    except EnvironmentFailure as error:  # before its kind: an environment may do better the next time
+        write_report(kit.report.fd, str(error), _trace(error.__cause__ or error))
+        os._exit(1)
     except UserError as error:
         write_report(kit.report.fd, str(error), "")
         os._exit(USER_ERROR)
-    except EnvironmentFailure as error:
-        write_report(kit.report.fd, str(error), _trace(error.__cause__ or error))
-        os._exit(1)
     except BaseException as error:
         write_report(kit.report.fd, f"{type(error).__name__}: {error}", _trace(error))
         os._exit(1)
@@ -191,7 +193,9 @@ class Host:
         self.stage.write_note(self.member, {"roles": [role.state() for role in self.roles]})
         row, phase = self.page.row, self.stage.phase
         row["settled"] = int(phase[1])
-        while phase[0] == PAUSE:
+        while (
+            phase[0] == PAUSE and row["settled"] == phase[1]
+        ):  # the next pause may begin before this one's end is seen
             self.page.beat()
             row["waiting"] = 1
             self.bell.wait(REST_S)

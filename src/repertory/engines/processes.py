@@ -19,7 +19,8 @@ from repertory.engines.supervisor import Supervisor
 from repertory.roles.ledger import Page
 
 TICK_S = 0.02
-SETTLE_S = 60.0
+SETTLE_S = 120.0
+"""A company rests for a checkpoint within so long, or so long after a silent member was found out."""
 
 
 class ProcessesEngine:
@@ -107,7 +108,7 @@ class ProcessesEngine:
         """Pause everybody, and return everything a checkpoint needs; `start` lets them go on."""
         self.stage.phase[1] += 1
         self._set_phase(PAUSE)
-        end = time.monotonic() + max(SETTLE_S, self.plan.company.heartbeat_s)
+        end = time.monotonic() + self.plan.company.heartbeat_s + SETTLE_S
         while not (self.stage.ledger["settled"] == self.stage.phase[1]).all():
             self.supervisor.check()
             if time.monotonic() > end:

@@ -24,8 +24,8 @@ START_S = 120.0
 LEAVE_S = 4.0
 """Members that have not left by themselves after so long are killed."""
 DUMP_S = 0.5
-PROGRESS = 20
-"""Pieces of work after which a member's earlier failures are forgiven."""
+PROGRESS, ONE_IS_ENOUGH = 20, ("evaluator",)
+"""Pieces of work after which a member's earlier failures are forgiven; a whole evaluation is a large one."""
 BEYOND = 200
 """More members than this, and the descriptors of their bells do not fit into one message to a new process."""
 
@@ -86,7 +86,7 @@ class Supervisor:
         row = self.stage.page(watched.member).row
         row["beat"] = row["together"] = row["waiting"] = 0
         row["place"] = -1
-        os.ftruncate(watched.report.fd, 0)
+        _clear(watched.report.fd)
         kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads)
         watched.process = fork_server().Process(
             target=perform, args=(kit, watched.member.index), name=str(watched.member)
@@ -113,6 +113,7 @@ class Supervisor:
         failures = int(self.stage.ledger["failures"][watched.member.index])
         if failures > watched.recovered:
             sentence, trace = read_report(watched.report.fd)
+            _clear(watched.report.fd)  # else it would be taken for its last words, if it were killed later
             self.restarts += failures - watched.recovered
             watched.recovered = failures
             self.events.append(Event(str(watched.member), f"met a failure: {sentence}", trace, self.restarts))
@@ -136,18 +137,26 @@ class Supervisor:
         """A member that has not beaten for too long; waiting for others in a collective is no silence."""
         row, now = self.stage.page(watched.member).row, time.monotonic()
         limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
-        if beat == 0.0:
-            late = now - watched.started > max(START_S, limit)
-            return f"has not started within {START_S:.0f} s" if late else ""
-        if now - beat <= limit or row["together"]:
+        since = beat or watched.started
+        if now - since <= (limit if beat else max(START_S, limit)):
+            return ""
+        stopped = self._is_stopped(watched)
+        if self._waits_for_others(watched) and not stopped:
             return ""
         where, seed, step = (int(number) for number in row["place"])
         inside = f" inside environment {where} of worker {watched.member.rank} (seed {seed}, step {step})"
-        stopped = self._is_stopped(watched)
         if not stopped:
             self._dump(watched)
-        state = "was stopped and silent" if stopped else "was silent"
-        return f"{state} for {now - beat:.1f} s{inside if where >= 0 else ''}"
+        state = "was stopped and silent" if stopped else "was silent" if beat else "has not started, silent"
+        return f"{state} for {now - since:.1f} s{inside if where >= 0 else ''}"
+
+    def _waits_for_others(self, watched: Watched) -> bool:
+        """Whether one that works, or is stopped, keeps it waiting; if all wait for each other, nobody does."""
+        together = self.stage.ledger["together"]
+        if not together[watched.member.index]:
+            return False
+        group = [other for other in self.watched if other.member.role == watched.member.role]
+        return any(not together[other.member.index] or self._is_stopped(other) for other in group)
 
     def _is_stopped(self, watched: Watched) -> bool:
         with contextlib.suppress(psutil.Error):
@@ -156,7 +165,7 @@ class Supervisor:
 
     def _dump(self, watched: Watched) -> None:
         """Let it write the stacks of its threads."""
-        os.ftruncate(watched.report.fd, 0)
+        _clear(watched.report.fd)
         with contextlib.suppress(ProcessLookupError):
             os.kill(watched.process.pid, signal.SIGUSR1)
         time.sleep(DUMP_S)
@@ -165,12 +174,13 @@ class Supervisor:
         """End what is left of it, and start it again, if it may."""
         trace = read_report(watched.report.fd)[1]
         work = int(self.stage.ledger["work"][watched.member.index])
-        watched.failures = 1 if work - watched.worked >= PROGRESS else watched.failures + 1
-        self.restarts += 1
-        self.events.append(Event(str(watched.member), what, trace, self.restarts))
+        enough = 1 if watched.member.role in ONE_IS_ENOUGH else PROGRESS
+        watched.failures = 1 if work - watched.worked >= enough else watched.failures + 1
         group = [watched]
         if watched.member.role in self.plan.topology.together:
             group = [other for other in self.watched if other.member.role == watched.member.role]
+        self.restarts += 1
+        self.events.append(Event(str(watched.member), what, trace, self.restarts))
         for each in group:
             _end(each.process)
         if watched.failures > self.plan.company.restarts:
@@ -204,6 +214,12 @@ class Supervisor:
         self.lifeline.close()
         for watched in self.watched:
             watched.report.close()
+
+
+def _clear(report: int) -> None:
+    """Forget what was written; the position, too, which is shared with the member that writes."""
+    os.ftruncate(report, 0)
+    os.lseek(report, 0, os.SEEK_SET)
 
 
 def _end(process: Any) -> None:

@@ -170,14 +170,18 @@ class Lanes:
             self.start[lane] = here + 2
 
     def interrupt(self, lanes: Indices | None = None) -> None:
-        """End the running episodes as truncated, as before the environments are reset from outside."""
+        """End the running episodes as truncated, as before the environments are reset from outside.
+
+        A writer that was killed between moving `head` and moving `start` has ended its episode already.
+        """
         lanes = np.arange(self.count) if lanes is None else lanes
-        running = lanes[self.head[lanes] > self.start[lanes]]
-        last = (self.head[running] - 1) % self.length
+        last = (self.head[lanes] - 1) % self.length
+        open_ = (self.head[lanes] > self.start[lanes]) & ((self.flags[lanes, last] & FINAL) == 0)
+        running, last = lanes[open_], last[open_]
         self.flags[running, last] |= TRUNCATED
         self.flags[running, self.head[running] % self.length] = FINAL
         self.head[running] += 1
-        self.start[running] = self.head[running]
+        self.start[lanes] = self.head[lanes]
 
     def part(self, first: int, count: int) -> Lanes:
         """Some of the lanes by themselves: the same memory, numbered from 0."""

@@ -86,6 +86,8 @@ class Replay:
     ) -> None:
         """With `buffers`, large observations are gathered into that many arrays in turn: fresh memory for each
         batch costs as much as the gathering, but a sample is overwritten when `buffers` more were drawn.
+
+        `leaves` are priorities that lie outside, where they outlive this reader; what an earlier one left is kept.
         """
         self.lanes, self.n_step, self.next_actions, self.guard = lanes, n_step, next_actions, guard
         self.discounts = discount ** np.arange(n_step + 1)
@@ -96,7 +98,8 @@ class Replay:
         self.taken = np.zeros(lanes.count, np.int64)
         self.tree = PriorityTree(lanes.count * lanes.length, leaves) if prioritization else None
         self.valued = prioritization is not None and lanes.value is not None
-        self.highest = 1.0
+        self.highest = 1.0 if leaves is None else max(1.0, float(leaves.max()))
+        self._inherited = leaves is not None
         self._written = b""
         self._buffers, self._turn = [dict[str, NDArray[Any]]() for _ in range(buffers)], 0
 
@@ -131,7 +134,17 @@ class Replay:
         leaves = np.concatenate([self.lanes.index(gone_lanes, gone_slots), fresh])
         if len(leaves):
             first = self._first_priorities(lanes, slots) if self.valued else self.highest
+            if self._inherited:
+                first = self._inherit(tree, fresh, first)
             tree.set(leaves, np.concatenate([np.zeros(len(gone_lanes)), np.where(is_step, first, 0.0)]))
+
+    def _inherit(self, tree: PriorityTree, fresh: Indices, first: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """Priorities that an earlier reader gave; its steps that can't be drawn any more get none."""
+        self._inherited = False
+        known = tree.get(fresh)
+        everywhere = np.arange(self.lanes.count * self.lanes.length)
+        tree.set(everywhere, np.zeros(len(everywhere)))
+        return np.where(known > 0, known, first)
 
     def _first_priorities(self, lanes: Indices, slots: Indices) -> NDArray[np.float64]:
         """From the values that the actor saw when it took the steps; the highest where it saw none."""

@@ -44,8 +44,6 @@ class MemoryServer:
     def __init__(self, drawer: Drawer, outgoing: Outgoing, page: Page, due_at: NDArray[np.int64]) -> None:
         self.drawer, self.outgoing, self.page, self.due_at = drawer, outgoing, page, due_at
         self._absorbed = outgoing.freed
-        on_their_way = outgoing.filled - outgoing.freed
-        drawer.pacing.updates = page.updates + on_their_way * drawer.lesson.updates_per_call
 
     def step(self) -> bool:
         """Take back the errors that have come; then draw one batch, if it is owed and there is a slot."""
@@ -54,12 +52,18 @@ class MemoryServer:
         if self.outgoing.filled - self._absorbed >= self.outgoing.count:
             self.due_at[0] = NEVER
             return worked
+        self._count()
         self.due_at[0] = self.drawer.pacing.due_at(self.drawer.lesson.updates_per_call)
         sample = self.drawer.take()
         if sample is None:
             return worked
         self.outgoing.put(sample.flat())
         return True
+
+    def _count(self) -> None:
+        """Updates made or on their way, from what all see: a learner that was killed has lost some, and owes them."""
+        on_their_way = self.outgoing.filled - self.outgoing.freed
+        self.drawer.pacing.updates = self.page.updates + on_their_way * self.drawer.lesson.updates_per_call
 
     def _absorb(self) -> bool:
         freed = self.outgoing.freed

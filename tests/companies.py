@@ -1,0 +1,90 @@
+"""Small companies on CartPole in this process, for tests that look into their mechanisms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.engines.plan import Plan
+from repertory.engines.rehearsal import Rehearsal
+from repertory.roles.ports import Role
+from repertory.runs.config import change
+from repertory.runs.presets import defaults
+from repertory.runs.staging import stage
+
+SMALL = {
+    "batch_size": 8,
+    "replay_ratio": 1.0,
+    "learning_starts": 200,
+    "updates_per_call": 1,
+    "n_step": 3,
+    "target_tau": 0.0,
+    "target_period": 20,
+    "replay_capacity": 1_000,
+    "learning_rate_steps": 0,
+    "learning_rate": 1e-2,
+    "epsilon_steps": 1_000,
+}
+
+
+def company(
+    topology: str,
+    company: dict[str, Any] | None = None,
+    agent: dict[str, Any] | None = None,
+    *,
+    begin: bool = True,
+    **wishes: Any,
+) -> Rehearsal:
+    """A company with a tiny network, its members built unless told otherwise; nobody has taken a turn."""
+    options = change(
+        defaults("CartPole-v1", topology=topology),
+        {
+            "engine": "inline",
+            "actors": 3,
+            "envs_per_actor": 2,
+            "env_steps": 1_500,
+            "eval_episodes": 2,
+            "network": {"hidden": [8]},
+            "agent": {**SMALL, **(agent or {})},
+            "company": company or {},
+            **wishes,
+        },
+    )
+    _, plan, made = stage(options)
+    rehearsal = Rehearsal(plan, made)
+    if begin:
+        rehearsal.start()
+    return rehearsal
+
+
+def play(rehearsal: Rehearsal, env_steps: int | None = None, watch: Callable[[], None] = lambda: None) -> None:
+    """Rounds until so many env steps are played; `watch` is called after each."""
+    goal = rehearsal.plan.env_steps if env_steps is None else env_steps
+    for _ in rehearsal.rounds():
+        watch()
+        if rehearsal.counters.env_steps >= goal:
+            return
+
+
+def roles(rehearsal: Rehearsal, kind: type[Any]) -> list[Any]:
+    """Everybody's roles of a kind, in the order of ranks."""
+    return [role for _, turn in rehearsal._turns for role in turn if isinstance(role, kind)]
+
+
+def turns(rehearsal: Rehearsal) -> dict[str, list[Role]]:
+    """The roles of each member by its name, for tests that let them take turns in an order of their own."""
+    by_page = {page.member: acting for page, acting in rehearsal._turns}
+    return {str(member): by_page[member.index] for member in rehearsal.stage.members}
+
+
+def weights_of(rehearsal: Rehearsal) -> NDArray[np.float32]:
+    """The weights as they are now."""
+    return rehearsal.stage.weights()[1]
+
+
+def plan_of(topology: str, **wishes: Any) -> Plan:
+    """The plan alone."""
+    return stage(change(defaults("CartPole-v1", topology=topology), {"engine": "inline", **wishes}))[1]

@@ -1,0 +1,81 @@
+"""Every company in one process is the same run from the same seed, bit for bit, and another from another."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commands import assert_same_state
+from companies import company, play
+
+SERVERS = [
+    ("parameter_server", {"mode": mode, "shards": shards, "memory": memory})
+    for mode, shards, memory in itertools.product(
+        ("asynchronous", "synchronous", "bounded"), (1, 3), ("local", "shared")
+    )
+]
+COMPANIES: list[tuple[str, dict[str, Any]]] = [
+    ("collectors", {}),
+    ("apex", {}),
+    *SERVERS,
+    ("parameter_server", {"fetch_period": 2, "push_period": 3}),
+    ("gorila", {}),
+    *(("hogwild", {"method": method}) for method in ("one_step_q", "n_step_q", "sarsa", "replay")),
+    *(("all_reduce", {"compression": compression}) for compression in ("none", "float16", "int8", "topk")),
+]
+
+
+def perform(topology: str, options: dict[str, Any], seed: int, env_steps: int = 1_500) -> list[dict[str, Any]]:
+    """Everything that a run holds at its checkpoint on the way, and at its end."""
+    rehearsal = company(topology, options, seed=seed, envs_per_actor=2 if topology == "hogwild" else 4)
+    states = []
+    for goal in (750, env_steps):
+        play(rehearsal, goal)
+        states.append(copy.deepcopy(rehearsal.settle()))
+        rehearsal.start()
+    rehearsal.close()
+    return states
+
+
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    COMPANIES,
+    ids=["-".join([topology, *map(str, options.values())]) for topology, options in COMPANIES],
+)
+def test_same_seed_makes_the_same_run_to_the_bit_and_another_seed_another(
+    topology: str, options: dict[str, Any]
+) -> None:
+    early, late = perform(topology, options, 4)
+    assert late["updates"] > early["updates"] + 20
+    again = perform(topology, options, 4)
+    assert_same_state({"early": early, "late": late}, dict(zip(("early", "late"), again, strict=True)))
+    other = perform(topology, options, 5, 0)[0]
+    assert not np.array_equal(other["learner"]["learned"]["00"], early["learner"]["learned"]["00"])
+    assert not np.array_equal(other["lanes"]["observation"], early["lanes"]["observation"])
+
+
+@pytest.mark.parametrize(
+    ("topology", "options"), [("collectors", {}), ("apex", {}), ("gorila", {}), ("hogwild", {}), ("all_reduce", {})]
+)
+def test_resumed_company_goes_on_with_what_the_checkpoint_holds(topology: str, options: dict[str, Any]) -> None:
+    first = company(topology, options)
+    play(first, 800)
+    saved = first.settle()
+    second = company(topology, options, begin=False)
+    second.load_state(saved)
+    second.start()
+    here = second.settle()
+    first.close()
+    for part in ("learner", "env_steps", "updates", *(["priorities"] if "priorities" in saved else [])):
+        assert_same_state(here[part], saved[part], part)
+    play(second)
+    ended = second.settle()
+    second.close()
+    due = (ended["env_steps"] - saved["env_steps"]) / (ended["updates"] - saved["updates"])
+    before = (saved["env_steps"] - 200 * (topology != "hogwild")) / saved["updates"]
+    assert ended["env_steps"] >= 1500
+    assert due == pytest.approx(before, rel=0.15), "env steps for each update, before and after"
