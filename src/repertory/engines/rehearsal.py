@@ -21,11 +21,11 @@ IDLE_ROUNDS = 10_000
 
 
 class InlineCollective:
-    """Ranks in one thread: what each has submitted lies in a list until all have."""
+    """Ranks in one thread: what each has submitted to a round lies there until all have taken it."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self.rounds: list[dict[int, dict[str, jax.Array]]] = [{}]
+        self.rounds: dict[int, dict[int, dict[str, jax.Array]]] = {}
 
     def part(self, rank: int) -> InlinePart:
         """One rank's view."""
@@ -45,27 +45,24 @@ class InlinePart:
 
     def submit(self, payload: dict[str, jax.Array]) -> None:
         """This rank's part of its next round."""
-        if len(self.whole.rounds) <= self.round:
-            self.whole.rounds.append({})
-        self.whole.rounds[self.round][self.rank] = payload
+        self.whole.rounds.setdefault(self.round, {})[self.rank] = payload
 
     def poll(self) -> list[dict[str, Any]] | None:
         """Everybody's parts, once all are there."""
         parts = self.whole.rounds[self.round]
         if len(parts) < self.whole.ranks:
             return None
+        self.whole.rounds.pop(self.round - 1, None)  # all have come this far, so all have taken that one
         self.round += 1
-        found = [parts[rank] for rank in range(self.whole.ranks)]
-        if self.round > 1:
-            self.whole.rounds[self.round - 2] = {}
-        return found
+        return [parts[rank] for rank in range(self.whole.ranks)]
 
     def broadcast(self, learned: LearnerState) -> LearnerState:
         """All have read the same safe."""
         return learned
 
-    def adjourn(self, payload: dict[str, jax.Array]) -> None:
-        """Nobody waits."""
+    def adjourn(self, payload: dict[str, jax.Array]) -> None:  # noqa: ARG002  # the port's name for it
+        """Nobody waits; what was submitted to a round that not all have joined is withdrawn."""
+        self.whole.rounds.get(self.round, {}).pop(self.rank, None)
 
     def reconvene(self) -> None:
         """Nobody left."""

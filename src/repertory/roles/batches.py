@@ -66,6 +66,10 @@ class Drawer:
         if self.lesson.prioritized:
             self.experience.update_priorities(sample.lane, sample.slot, np.asarray(priority))
 
+    def give_back(self, sample: Sample) -> None:
+        """It was not learned from after all, and is owed again."""
+        self.pacing.made(-sample.action.shape[0])
+
     def settle(self) -> None:
         """Forget what was drawn ahead."""
         self._drawn = None

@@ -70,7 +70,7 @@ class Rank:
         self.weights, self.page, self.watch, self.safe = weights, page, watch, safe
         self.checksums, self.rank = checksums, rank
         self.learned = collective.broadcast(learned)
-        self._residual = compression.residual()
+        self._residual = self._residual_before = compression.residual()
         self._waiting: tuple[Sample, Learned] | None = None
         self._settled = False
         self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
@@ -92,9 +92,13 @@ class Rank:
         self._settled = False
         if self._waiting is None and not self._submit():
             return False
+        return self._update_together()
+
+    def _update_together(self) -> bool:
+        """With everybody's gradients, once they are there."""
         payloads = self.collective.poll()
         if self.collective.adjourned:
-            self._waiting = None
+            self._give_up()
         if payloads is None or self._waiting is None:
             return False
         sample, learned = self._waiting
@@ -106,6 +110,12 @@ class Rank:
         self.watch.lap("learn")
         return True
 
+    def _give_up(self) -> None:
+        """The gradient that was submitted counts for nobody: as if it had never been computed."""
+        if self._waiting is not None:
+            self.batches.give_back(self._waiting[0])
+            self._waiting, self._residual = None, self._residual_before
+
     def _submit(self) -> bool:
         sample = self.batches.take()
         if sample is None:
@@ -114,6 +124,7 @@ class Rank:
         batch = Transitions(*sample.batch()[:8])
         state = self.learned
         gradient, learned = self.agent.gradient(state.weights, state.target, batch, state.key)
+        self._residual_before = self._residual
         payload, self._residual = self.compression.encode(gradient, self._residual)
         self.page.count("bytes_sent", self.compression.nbytes)
         self._waiting = (sample, learned)
@@ -137,11 +148,14 @@ class Rank:
             self.page.set("updates", self.version)
 
     def settle(self) -> None:
-        """Nobody is left waiting, and the state goes into the safe."""
+        """All stand at the same update, nobody is left waiting, and the state goes into the safe."""
+        if self._waiting is not None:
+            self._update_together()  # others may have made it already
         if not self.collective.adjourned:
             fields = self.compression.fields.items()
             self.collective.adjourn({name: jnp.zeros(shape, dtype) for name, (shape, dtype) in fields})
-        self._waiting, self._settled = None, True
+        self._give_up()
+        self._settled = True
         self.batches.settle()
         if self.rank == 0:
             self.page.set("skipped", int(self.learned.skipped))

@@ -1,0 +1,156 @@
+"""All-reduce: ranks stay bit-equal after every update, and make the update that one learner of all their samples makes.
+
+Horovod: Sergeev and Del Balso 2018.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from companies import company, play, roles
+from repertory.agents.agent import Transitions
+from repertory.engines.processes import ProcessesEngine
+from repertory.engines.rehearsal import Rehearsal
+from repertory.experience.replay import Sample
+from repertory.roles.rank import Rank
+
+COMPRESSIONS = ("none", "float16", "int8", "topk")
+
+
+def checksums(engine: Any) -> list[dict[int, int]]:
+    """What each rank's weights were after each of its latest updates."""
+    return [
+        {int(version): int(crc) for version, crc in rank if version} for rank in engine.stage.arrays["checksums"].copy()
+    ]
+
+
+def assert_ranks_equal(engine: Any, least: int) -> None:
+    """The same weights on all ranks after every update."""
+    first, *others = checksums(engine)
+    assert len(first) >= least
+    assert len(set(first.values())) > len(first) // 2, "the weights do change"
+    for other in others:
+        assert other == first
+
+
+def settled(rehearsal: Rehearsal) -> Rehearsal:
+    """Paused between two rounds, as for a checkpoint, and let go on."""
+    rehearsal.settle()
+    rehearsal.start()
+    return rehearsal
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_weights_of_all_ranks_are_equal_to_the_bit_after_every_update(compression: str) -> None:
+    rehearsal = company("all_reduce", {"compression": compression}, {"prioritized": True}, envs_per_actor=1)
+    play(rehearsal)
+    rehearsal.settle()
+    assert_ranks_equal(rehearsal, 50)
+    rehearsal.close()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_ranks_stay_equal_wherever_a_pause_finds_them(compression: str, rounds: int) -> None:
+    rehearsal = company("all_reduce", {"compression": compression}, env_steps=600, envs_per_actor=1)
+    for count, _ in enumerate(rehearsal.rounds()):
+        if count % rounds == 0:
+            settled(rehearsal)
+        if rehearsal.counters.env_steps >= 600:
+            break
+    rehearsal.settle()
+    assert_ranks_equal(rehearsal, 10)
+    rehearsal.close()
+
+
+def test_pause_costs_no_update() -> None:
+    made = []
+    for pauses in (False, True):
+        rehearsal = company("all_reduce", env_steps=900)
+        play(rehearsal, watch=(lambda r=rehearsal: settled(r)) if pauses else (lambda: None))
+        rehearsal.settle()
+        made.append(rehearsal.counters.updates)
+        rehearsal.close()
+    assert made[0] == made[1]
+
+
+def test_update_of_all_ranks_is_that_of_one_learner_with_all_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal but for the order of the sums: over 3 x 8 rows at once here, over 8 rows and then 3 ranks there.
+
+    One update moves a weight by some 1e-2, float32 rounds sums of such gradients at 1e-7 relative; Adam divides by the
+    root of their square, which blows the rounding up where a gradient is nearly 0. Hence plain gradients are compared
+    at 1e-6 of the largest, and weights at 1e-4 of a step.
+    """
+    rehearsal = company("all_reduce", agent={"max_gradient_norm": 0.5})
+    ranks: list[Rank] = roles(rehearsal, Rank)
+    samples: dict[int, list[Sample]] = {rank.rank: [] for rank in ranks}
+    for rank in ranks:
+        monkeypatch.setattr(rank.batches, "take", remember(rank.batches.take, samples[rank.rank]))
+    seen = {0: jax.tree_util.tree_map(np.array, ranks[0].learned)}
+
+    def watch() -> None:
+        seen[ranks[0].version] = jax.tree_util.tree_map(np.array, ranks[0].learned)
+
+    play(rehearsal, 900, watch)
+    agent = rehearsal.agent
+    updates = max(seen)
+    assert updates >= 20
+    for version in range(updates):
+        state = jax.tree_util.tree_map(jnp.array, seen[version])
+        parts = [samples[rank][version].batch() for rank in range(3)]
+        whole = Transitions(*[joined([part[i] for part in parts]) for i in range(8)])
+        assert whole.action.shape == (24,)
+        gradient, _ = agent.gradient(state.weights, state.target, whole, state.key)
+        after = agent.apply(state, gradient)
+        step = np.abs(np.asarray(after.weights) - seen[version].weights).max()
+        assert step > 1e-3
+        np.testing.assert_allclose(seen[version + 1].weights, after.weights, rtol=0, atol=1e-4 * step)
+        np.testing.assert_array_equal(seen[version + 1].updates, after.updates)
+    rehearsal.close()
+
+
+def remember(take: Any, into: list[Sample]) -> Any:
+    def taking() -> Sample | None:
+        sample: Sample | None = take()
+        if sample is not None:
+            into.append(jax.tree_util.tree_map(np.array, sample))
+        return sample
+
+    return taking
+
+
+def joined(parts: list[Any]) -> Any:
+    return None if parts[0] is None else np.concatenate(parts)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_learning_rate_is_multiplied_by_the_number_of_ranks_if_asked(scale: bool) -> None:
+    rehearsal = company("all_reduce", {"scale_learning_rate": scale}, {"learning_rate": 1e-3})
+    assert rehearsal.plan.options.learning_rate == pytest.approx(3e-3 if scale else 1e-3)
+    rehearsal.close()
+
+
+@pytest.mark.parametrize("compression", ["none", "topk"])
+def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compression: str) -> None:
+    plan = company("all_reduce", {"compression": compression}, actors=2, env_steps=10**6, begin=False).plan
+    engine = ProcessesEngine(plan, plan.make_agent())
+    end = time.monotonic() + 120
+    try:
+        engine.start()
+        for pause in (40, 80):
+            for _ in engine.rounds():
+                if engine.counters.updates >= pause:
+                    break
+                assert time.monotonic() < end, "two ranks made no 40 updates"
+            engine.settle()
+            assert_ranks_equal(engine, pause)
+            engine.start()
+        assert engine.restarts == 0
+    finally:
+        engine.close()
