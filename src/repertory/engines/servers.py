@@ -40,10 +40,10 @@ class ShardedServers:
         return self._versions[0], _joined([vector for _, vector in found]), target
 
     def ready(self) -> bool:
-        """Whether the servers have taken the last gradient, and this worker is not too far ahead."""
+        """Whether the servers have taken the last gradient, and with one more this worker is not too far ahead."""
         if not self._slots.free(self._worker):
             return False
-        return self._bound is None or self._slots.ahead_of_slowest(self._worker) <= self._bound
+        return self._bound is None or self._slots.ahead_of_slowest(self._worker) < self._bound
 
     def push(self, gradient: jax.Array) -> int:
         """Send each server its slice; returns the bytes sent."""

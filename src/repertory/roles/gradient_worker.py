@@ -116,10 +116,10 @@ class GradientWorker:
         loss = float(learned.loss)
         page.loss(loss, 1)
         self.batches.release(sample, learned.priority[None])
-        if self.outliers is not None and self.outliers.refuses(loss):
-            page.count("dropped_outlier")
-        elif not math.isfinite(loss):
+        if not math.isfinite(loss):  # first: it would spoil the mean of the others
             page.count("skipped")
+        elif self.outliers is not None and self.outliers.refuses(loss):
+            page.count("dropped_outlier")
         else:
             self._sum = gradient if self._sum is None else self._sum + gradient
         if self._made % self.exchange.push_period == 0 and self._sum is not None:

@@ -101,11 +101,12 @@ POSITIVE = (
     "agent.target_period", "agent.replay_capacity", "agent.replay_ratio", "agent.updates_per_call",
     "agent.optimizer_epsilon", "company.pull_period", "company.shards", "company.fetch_period", "company.push_period",
     "company.update_steps", "company.target_steps", "company.topk_share", "company.heartbeat_s",
+    "company.staleness_bound",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm",
-    "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps", "company.staleness_bound",
-    "company.max_gradient_age", "company.outlier_deviations", "company.restarts", "company.ladder_exponent",
+    "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps", "company.max_gradient_age",
+    "company.outlier_deviations", "company.restarts", "company.ladder_exponent",
 )  # fmt: skip
 SHARES = (
     "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",

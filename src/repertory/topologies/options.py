@@ -26,7 +26,7 @@ class CompanyOptions:
     """Parameter servers: apply gradients as they come; once all workers' are there; or as they come, while no worker
     is more than `staleness_bound` gradients ahead of the slowest."""
     staleness_bound: int = 4
-    """Gradients that a worker may be ahead of the slowest one, in mode bounded."""
+    """Gradients that a worker may have pushed more than the slowest one, in mode bounded."""
     combine: Literal["mean", "sum"] = "mean"
     """What a synchronous server applies of its workers' gradients."""
     fetch_period: int = 1
