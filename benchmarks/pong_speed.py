@@ -1,4 +1,9 @@
-"""Agent steps per second of DQN on Pong while learning, one update of 32 per 4 steps: prints one JSON line."""
+"""Agent steps and gradient steps per second of DQN on Pong while learning; prints one JSON line.
+
+python benchmarks/pong_speed.py                                    # one process, one update of 32 per 4 steps
+python benchmarks/pong_speed.py --topology hogwild --actors 2      # two asynchronous workers with local replays
+python benchmarks/pong_speed.py --replay-ratio 32                  # one update a step
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,11 @@ from repertory.runs import metrics
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--seconds", type=float, default=45.0)
-parser.add_argument("--environments", type=int, default=8)
+parser.add_argument("--environments", type=int, default=8, help="all together")
+parser.add_argument("--topology", choices=("single", "hogwild"), default="single")
+parser.add_argument("--actors", type=int, default=1)
+parser.add_argument("--threads", type=int, default=0)
+parser.add_argument("--replay-ratio", type=float, default=8.0)
 options = parser.parse_args()
 
 WARM_UP = 1_500
@@ -21,7 +30,11 @@ with tempfile.TemporaryDirectory() as directory:
         "PongNoFrameskip-v4",
         env_steps=10**7,
         seconds=options.seconds + 10,
-        envs_per_actor=options.environments,
+        topology=options.topology,
+        actors=options.actors,
+        threads=options.threads,
+        company_options={"method": "replay", "exploration": "same", "target_steps": 4_000, "pull_period": 4},
+        envs_per_actor=options.environments // options.actors,
         eval_every=10**9,
         eval_episodes=1,
         eval_max_steps=10,
@@ -31,8 +44,10 @@ with tempfile.TemporaryDirectory() as directory:
         quiet=True,
         agent_options={
             "batch_size": 32,
-            "replay_ratio": 8.0,
-            "updates_per_call": max(1, options.environments // 4),
+            "replay_ratio": options.replay_ratio,
+            "updates_per_call": max(1, options.environments // 4) if options.topology == "single" else 1,
+            "optimizer": "adam",
+            "optimizer_epsilon": 1e-8,
             "learning_rate": 1e-4,
             "n_step": 1,
             "double": False,
@@ -55,7 +70,10 @@ with tempfile.TemporaryDirectory() as directory:
             {
                 "env_steps_per_s": round((last["env_steps"] - first["env_steps"]) / seconds, 1),
                 "updates_per_s": round((last["updates"] - first["updates"]) / seconds, 1),
-                "seconds": seconds,
+                "topology": options.topology,
+                "actors": options.actors,
+                "seconds": round(seconds, 1),
+                **{key: value for key, value in last.items() if key.startswith(("policy_lag", "gradient_age"))},
                 "rss_mb": last["rss_mb"],
                 "time": {key: value for key, value in last.items() if key.startswith("time/")},
             }

@@ -258,7 +258,7 @@ def make_optimizer(options: QLearningOptions, batches_per_update: int = 1) -> op
     if options.optimizer == "adagrad":
         return optax.adagrad(rate, eps=options.optimizer_epsilon)
     if options.optimizer == "shared_rmsprop":
-        return optax.rmsprop(rate, decay=0.99, eps=options.optimizer_epsilon, eps_in_sqrt=True)
+        return optax.rmsprop(rate, decay=0.99, eps=options.optimizer_epsilon)
     return optax.rmsprop(rate, decay=0.95, eps=options.optimizer_epsilon, centered=True)
 
 

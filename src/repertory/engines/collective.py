@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -54,7 +56,8 @@ class GlooCollective:
         message = np.frombuffer(b"".join(array.tobytes() for array in arrays.values()) + bytes([adjourn]), np.uint8)
         row = jax.device_put(message[None], self._device)
         whole = (self.ranks, message.size)
-        self._result = self._gather(jax.make_array_from_single_device_arrays(whole, self._spread, [row]))
+        with self._together():  # on CPUs the call itself waits for the others
+            self._result = self._gather(jax.make_array_from_single_device_arrays(whole, self._spread, [row]))
 
     def _parts(self, message: NDArray[np.uint8]) -> dict[str, Any]:
         parts, offset = {}, 0
@@ -66,16 +69,22 @@ class GlooCollective:
 
     def poll(self) -> list[dict[str, Any]] | None:
         """Everybody's parts. Waits for the others: if one of them is gone, the driver ends them all."""
-        self.page.set("together", 1)
-        try:
+        with self._together():
             whole = np.asarray(self._result.addressable_data(0))
-        finally:
-            self.page.set("together", 0)
-            self.page.beat()
         if whole[:, -1].any():
             self.adjourned = True
             return None
         return [self._parts(message) for message in whole]
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """While this rank may be waiting for others, its own silence is no sign."""
+        self.page.set("together", 1)
+        try:
+            yield
+        finally:
+            self.page.beat()
+            self.page.set("together", 0)
 
     def broadcast(self, learned: LearnerState) -> LearnerState:
         """Rank 0's state, so that all begin equal wherever they run."""

@@ -24,7 +24,11 @@ class Answer(NamedTuple):
 
 
 class Evaluations:
-    """Asks the evaluator, one evaluation at a time, always with a snapshot."""
+    """Asks the evaluator, one evaluation at a time, always with a snapshot.
+
+    While one is under way, the newest question waits for it and takes the place of an older one that waits: a slow
+    evaluator is asked less often, never ever later.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._arrays = stage, stage.named("evaluation")
@@ -35,7 +39,7 @@ class Evaluations:
         """Evaluate the weights of now; `index` chooses the seeds."""
         env_steps = int(self._stage.ledger["env_steps"].sum())
         updates, weights = self._stage.weights()
-        self._asked.append((index, env_steps, updates, weights.copy()))
+        self._asked = [(index, env_steps, updates, weights.copy())]
         self._send()
 
     def _send(self) -> None:

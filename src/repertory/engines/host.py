@@ -84,7 +84,7 @@ def read_report(fd: int) -> tuple[str, str]:
     with contextlib.suppress(ValueError):
         report = json.loads(text)
         return str(report["sentence"]), str(report["trace"])
-    return "", text
+    return "", text.partition("\nExtension modules:")[0]  # a crash's list of what was imported says nothing
 
 
 class Host:

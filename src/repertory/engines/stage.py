@@ -285,14 +285,14 @@ class SharedStore:
     def publish(self, version: int, weights: Any) -> None:
         """Nobody publishes: the weights are there."""
 
-    def add(self, change: Any, after: LearnerState) -> None:
+    def add(self, change: Any, statistics: Any, skipped: Any) -> None:
         """Add the change, number by number; statistics are replaced by their new values."""
         np.add(self._names.weights, np.asarray(change), out=self._names.weights)
         moments = jax.tree_util.tree_leaves(self._names.optimizer)
-        for array, leaf in zip(moments, jax.tree_util.tree_leaves(after.optimizer), strict=True):
+        for array, leaf in zip(moments, jax.tree_util.tree_leaves(statistics), strict=True):
             array[...] = np.asarray(leaf)
         np.add(self._names.updates, 1, out=self._names.updates)
-        self._names.skipped[...] = np.asarray(after.skipped)
+        self._names.skipped[...] = np.asarray(skipped)
 
     def move_target(self, env_steps: int, period: int) -> None:
         """Copy the weights into the target at every multiple of `period`."""

@@ -182,7 +182,9 @@ class Supervisor:
         self.restarts += 1
         self.events.append(Event(str(watched.member), what, trace, self.restarts))
         for each in group:
+            self._name_another(each, watched)
             _end(each.process)
+            each.process = None
         if watched.failures > self.plan.company.restarts:
             tail = f"\n{trace.rstrip()}" if trace else ""
             raise CompanyFailed(
@@ -192,6 +194,12 @@ class Supervisor:
             self._meeting = meeting_place()
         for each in group:
             self._start(each)
+
+    def _name_another(self, other: Watched, first: Watched) -> None:
+        """Who waits together fails together: the one that was looked at first need not be the cause."""
+        what = self._gone(other) if other is not first else ""
+        if what:
+            self.events.append(Event(str(other.member), what, read_report(other.report.fd)[1], self.restarts))
 
     def rss_mb(self) -> dict[str, float]:
         """Memory of each role's processes, shared parts counted in each."""

@@ -29,8 +29,8 @@ class Store(Protocol):
     def vectors(self) -> tuple[Any, Any]:
         """A copy of the weights and of the target alone."""
 
-    def add(self, change: Any, after: LearnerState) -> None:
-        """Add a change to the weights; the statistics are replaced."""
+    def add(self, change: Any, statistics: Any, skipped: Any) -> None:
+        """Add a change to the weights; the optimiser's statistics are replaced."""
 
     def move_target(self, env_steps: int, period: int) -> None:
         """Copy the weights into the target, once in so many env steps."""
@@ -100,7 +100,8 @@ class HogwildWorker:
         self.watch.lap("sample")
         sample, due = taken
         if not isinstance(self.source, Segments) or not self.source.whole:
-            self._seen = (self.page.updates, *self.store.vectors())  # one-step methods use θ as it is now
+            live = self.store.live()  # θ as it is now, not as it was when the segment began
+            self._seen = (self.page.updates, live.weights, live.target)
         version, weights, target = self._seen
         self._sum, learned = self._gradient(self._sum, weights, target, Transitions(*sample[:8]), self._key)
         self._made += 1
@@ -124,15 +125,16 @@ class HogwildWorker:
 
     def _update(self, version: int) -> None:
         """Apply what has added up to the weights as they are now, not as they were read."""
-        change, after = self._change(self.store.live(), self._sum)
+        change, statistics, skipped = self._change(self.store.live(), self._sum)
         self._sum = None
-        self.store.add(change, after)
-        self.page.set("skipped", 0 if self.page.member else int(after.skipped))
+        self.store.add(change, statistics, skipped)
+        self.page.set("skipped", 0 if self.page.member else int(skipped))
         self.page.age(np.array([self.page.updates - version]))
         self.page.learned(1)
         self.store.move_target(self.page.env_steps, self.target_steps)
-        self._pull()
-        self._seen = (self.page.updates, *self.store.vectors())
+        if isinstance(self.source, Segments) and self.source.whole:
+            self._pull()
+            self._seen = (self.page.updates, *self.store.vectors())
 
     def settle(self) -> None:
         """The weights are where they survive; gradients not yet applied are few."""
@@ -163,7 +165,7 @@ def _added(
     return (gradient if total is None else total + gradient), learned
 
 
-def _changed(agent: Agent, state: LearnerState, total: jax.Array) -> tuple[jax.Array, LearnerState]:
-    """What to add to the weights, and the statistics after it."""
+def _changed(agent: Agent, state: LearnerState, total: jax.Array) -> tuple[jax.Array, Any, jax.Array]:
+    """What to add to the weights, the optimiser's statistics after it, and gradients skipped so far."""
     after = agent.advance(state, agent.shorten(total))
-    return after.weights - state.weights, after
+    return after.weights - state.weights, after.optimizer, after.skipped

@@ -76,7 +76,7 @@ class Rank:
         self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
         self._version = int(self.learned.updates)
         self._count()
-        weights.publish(self.version, self.learned.weights)
+        weights.publish(self.version, np.array(self.learned.weights))  # a copy: the next update takes the array itself
 
     @property
     def version(self) -> int:

@@ -191,7 +191,8 @@ class LiveView:
         position = Text(" · ".join(_position(self._values, self._budget)))
         bar.add_column(no_wrap=True, justify="right")
         bar.add_row(Text("") if share is None else ProgressBar(total=1.0, completed=share), position)
-        return Group(Text(self._title, style="bold"), bar, _cells(self._values), *_time_spent(self._values))
+        below = (*_time_spent(self._values), *_roles(self._values))
+        return Group(Text(self._title, style="bold"), bar, _cells(self._values), *below)
 
 
 def _cells(values: Values) -> RenderableType:
@@ -215,6 +216,25 @@ def _time_spent(values: Values) -> list[RenderableType]:
     bar = Text.assemble(("time         ", "dim"), *blocks)
     legend = Text("  ").join(Text(f"{name} {share:.0%}", SHARES[name]) for name, share in shares.items())
     return [bar, legend]
+
+
+def _roles(values: Values) -> list[RenderableType]:
+    """A company's roles, one line each: how busy, how fast, what waits, how large, how often started again."""
+    roles = [key.partition("/")[2] for key in values if key.startswith("busy/")]
+    if not roles:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for role in roles:
+        busy = _number(values, f"busy/{role}") or 0.0
+        cells = [Text(role, "dim"), Text("█" * round(10 * busy) + "░" * (10 - round(10 * busy)), "cyan")]
+        cells.append(Text(f"{busy:.0%} busy"))
+        cells.append(Text(f"{_shown(values, f'steps_per_s/{role}', ',.0f')}/s"))
+        cells.append(Text(f"{_shown(values, f'rss_mb/{role}', ',.0f')} MB"))
+        waits = _number(values, f"queue/{role}")
+        cells.append(Text("" if waits is None else f"{waits:.0f} waiting"))
+        table.add_row(*cells)
+    restarts = _number(values, "restarts") or 0.0
+    return [table, Text(f"{restarts:.0f} restarts", "yellow")] if restarts else [table]
 
 
 def _position(values: Values, budget: Budget) -> list[str]:

@@ -75,6 +75,7 @@ class Session:
         engine.dismissed = lambda: self.stop_asked
         self._asked = len(history.evaluations)
         self._asked_at = -1
+        self._scored_before = len(history.evaluations)
         self._process = psutil.Process()
         self._rate = (0.0, now, engine.counters.updates)
 
@@ -143,8 +144,7 @@ class Session:
         self._collect()
         if self.stop_asked:
             return "interrupted"
-        target = self.options.target_score
-        return "solved" if target is not None and self._evaluated(now) and self.score >= target else "completed"
+        return "solved" if self._solved() else "completed"
 
     @property
     def seconds(self) -> float:
@@ -169,7 +169,7 @@ class Session:
         options = self.options
         if self.stop_asked:
             return "interrupted"
-        if options.target_score is not None and scored and self.score >= options.target_score:
+        if scored and self._solved():
             return "solved"
         if now >= options.env_steps:
             return "completed"
@@ -181,6 +181,11 @@ class Session:
     def score(self) -> float:
         """Mean of the last evaluation."""
         return float(self.history.evaluations[-1]["mean"]) if self.history.evaluations else float("nan")
+
+    def _solved(self) -> bool:
+        """Whether the last evaluation of this session reached the target."""
+        target = self.options.target_score
+        return target is not None and len(self.history.evaluations) > self._scored_before and self.score >= target
 
     def _evaluated(self, now: int) -> bool:
         return bool(self.history.evaluations) and self.history.evaluations[-1]["env_steps"] == now
@@ -201,7 +206,7 @@ class Session:
             self.view.note(note)
             self.directory.add_event(note, self.engine.counters.env_steps)
         scored = False
-        while (answer := self.engine.answer()) is not None:
+        while not self._solved() and (answer := self.engine.answer()) is not None:
             scored = True
             returns = answer.episodes.returns
             self.history.evaluations.append(

@@ -22,7 +22,13 @@ HOGWILD = Topology(
         "engine": "processes",
         "actors": 2,
         "envs_per_actor": 1,
-        "agent": {"double": False, "optimizer": "shared_rmsprop", "optimizer_epsilon": 0.01},
+        "agent": {
+            "double": False,
+            "loss": "squared",
+            "max_gradient_norm": 0.0,
+            "optimizer": "shared_rmsprop",
+            "optimizer_epsilon": 0.01,
+        },
         "company": {"exploration": "drawn"},
     },
 )

@@ -1,0 +1,341 @@
+"""Runs a company, does harm to its members at seeded moments, and looks whether anything was lost.
+
+Nothing in the product knows of this: the faults come from outside, between two looks of the supervisor. What each is:
+
+- exception: the environment raises, in roles that have one (collector, worker, thread, rank, evaluator);
+- crash: SIGSEGV, what a fault in native code gives, for the roles whose own code can't be made to raise from outside;
+- kill: SIGKILL, as the kernel does when memory runs out;
+- stop: SIGSTOP, until the supervisor has had enough of the silence;
+- hang, nan observation, nan reward: the environment sleeps for ever, or returns what is no number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fault_environments import FAULTS, Control
+from repertory.engines import make_engine
+from repertory.engines.stage import PAUSE, Stage
+from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
+from repertory.runs.config import change, to_dict
+from repertory.runs.directory import RunDirectory
+from repertory.runs.presets import defaults
+from repertory.runs.session import History, Session
+from repertory.runs.staging import stage
+
+ENVIRONMENT = f"{Path(__file__).parent / 'fault_environments.py'}:ordered"
+ROLES = {
+    "collectors": ("collector", "memory", "learner", "evaluator"),
+    "apex": ("collector", "memory", "learner", "evaluator"),
+    "parameter_server": ("worker", "server", "evaluator"),
+    "gorila": ("worker", "server", "evaluator"),
+    "hogwild": ("thread", "evaluator"),
+    "all_reduce": ("rank", "evaluator"),
+}
+PLAYING = ("collector", "worker", "thread", "rank", "evaluator")
+SIGNALS = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+NAMED = {
+    "exception": ("raised RuntimeError: out of coins", 'raise RuntimeError("out of coins")'),
+    "crash": ("was killed by SIGSEGV", "Segmentation fault"),
+    "kill": ("was killed by SIGKILL", ""),
+    "stop": ("was stopped and silent for", ""),
+    "hang": ("was silent for", "time.sleep(10_000)"),
+    "nan observation": ("returned an observation that is not finite: nan at [2]", ""),
+    "nan reward": ("returned a reward that is not finite: nan", ""),
+}
+"""What the event must say, and its trace."""
+FAULT_S = 90.0
+"""A fault that is not repaired after so long has ended the run."""
+HEARTBEAT_S = 3.0
+STEPS_A_FAULT = 700
+SLOW_US, SLOWER_US = 1_500, 30_000
+COMPANY = {
+    "actors": 2,
+    "envs_per_actor": 1,
+    "eval_every": 900,
+    "eval_episodes": 2,
+    "eval_max_steps": 60,
+    "checkpoint_every": 1300,
+    "log_every": 500,
+    "quiet": True,
+    "network": {"hidden": (16, 16)},
+    "agent": {"batch_size": 16, "learning_starts": 200, "replay_ratio": 4.0, "replay_capacity": 4000},
+    "company": {"heartbeat_s": HEARTBEAT_S},
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to whom, and when: seconds after the last fault was repaired, or while "saving", "evaluating"."""
+
+    role: str
+    kind: str
+    moment: float | str
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.role} {self.rank}"
+
+
+@dataclass
+class Harm:
+    """A fault that was done, and what came of it."""
+
+    fault: Fault
+    env_steps: int
+    began: float
+    events: int
+    named: str = ""
+    restarts: int = 0
+    seconds: float = math.nan
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """A run after its faults; `problems` are those of the whole run."""
+
+    topology: str
+    harms: list[Harm]
+    result: dict[str, Any]
+    directory: RunDirectory
+    problems: list[str]
+    unprovoked: list[str]
+
+    def all_problems(self) -> list[str]:
+        """Everything that was not as it should be."""
+        return [f"{harm.fault}: {problem}" for harm in self.harms for problem in harm.problems] + self.problems
+
+
+def plan_faults(roles: Sequence[str], kinds: Sequence[str], seed: int, ranks: int = 2) -> list[Fault]:
+    """Each of these kinds for each of these roles, in a seeded order, at seeded moments."""
+    chance = np.random.default_rng(seed)
+    faults = []
+    for role in roles:
+        for kind in kinds:
+            fitting = "crash" if kind == "exception" and role not in PLAYING else kind
+            when: list[float | str] = [float(chance.uniform(0.0, 1.5)), "saving", "evaluating"]
+            moment = when[int(chance.choice(3, p=[0.7, 0.15, 0.15]))]
+            rank = int(chance.integers(ranks)) if role in PLAYING and role != "evaluator" else 0
+            faults.append(Fault(role, fitting, moment, rank))
+    return [faults[index] for index in chance.permutation(len(faults))]
+
+
+class Saboteur:
+    """Stands between the supervisor and its looks: does the next fault when it is due, and waits for its repair."""
+
+    def __init__(self, engine: Any, faults: Sequence[Fault], control: Control, env_steps: int) -> None:
+        self.engine, self.waiting, self.control, self.env_steps = engine, list(faults), control, env_steps
+        self.supervisor = engine.supervisor
+        self.harms: list[Harm] = []
+        self.unprovoked: list[str] = []
+        self.lost_updates = self._updates = 0
+        self._free_since = math.inf
+        self._look = self.supervisor.check
+        self.supervisor.check = self.check
+
+    def check(self) -> None:
+        """In place of the supervisor's."""
+        if self._under_way is None and self.waiting and self._due(self.waiting[0]):
+            self._do(self.waiting.pop(0))
+        self._look()
+        updates = self.engine.counters.updates
+        self.lost_updates += max(0, self._updates - updates)
+        self._updates = updates
+        if self._under_way is not None:
+            self._await_repair(self._under_way)
+        elif self._free_since == math.inf and self.supervisor.ready:
+            self._free_since = time.monotonic()
+        self._pace()
+
+    @property
+    def _under_way(self) -> Harm | None:
+        return self.harms[-1] if self.harms and math.isnan(self.harms[-1].seconds) else None
+
+    def _due(self, fault: Fault) -> bool:
+        passed = time.monotonic() - self._free_since
+        if isinstance(fault.moment, float):
+            return passed >= fault.moment
+        busy = self.engine.stage.phase[0] == PAUSE if fault.moment == "saving" else self.engine.evaluating
+        return passed >= 0 and bool(busy)
+
+    def _do(self, fault: Fault) -> None:
+        watched = self._watched(fault)
+        self.harms.append(Harm(fault, self.engine.counters.env_steps, time.monotonic(), len(self.supervisor.events)))
+        if fault.kind in FAULTS:
+            self.control.order(watched.process.pid, fault.kind)
+        else:
+            os.kill(watched.process.pid, SIGNALS[fault.kind])
+
+    def _watched(self, fault: Fault) -> Any:
+        everybody = self.supervisor.watched
+        return next(one for one in everybody if (one.member.role, one.member.rank) == (fault.role, fault.rank))
+
+    def _await_repair(self, harm: Harm) -> None:
+        """Repaired: there is an event, and everybody is there again and has worked since."""
+        events = self.supervisor.events[harm.events :]
+        named = [event for event in events if event.member == f"{harm.fault.role} {harm.fault.rank}"]
+        if named and self.supervisor.ready:
+            harm.seconds = round(time.monotonic() - harm.began, 2)
+            harm.named, harm.restarts = named[0].sentence(), len({event.restarts for event in events})
+            harm.problems += _badly_named(harm.fault, named[0])
+            self.unprovoked += [
+                event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
+            ]
+            self._free_since = time.monotonic()
+        elif time.monotonic() - harm.began > FAULT_S:
+            said = [event.sentence() for event in events]
+            raise TimeoutError(f"{harm.fault} at {harm.env_steps} env steps was not repaired; events: {said}")
+
+    def _pace(self) -> None:
+        """The run must last as long as there are faults to come, and no longer."""
+        to_come = self.waiting or self._under_way is not None
+        left = 1 - self.engine.counters.env_steps / self.env_steps
+        self.control.pause_us = 0 if not to_come else SLOW_US if left > 0.3 else SLOWER_US
+
+
+def _badly_named(fault: Fault, event: Any) -> list[str]:
+    what, trace = NAMED[fault.kind]
+    problems = [] if what in event.what else [f"named {event.what!r}, not {what!r}"]
+    if fault.kind in FAULTS:
+        worker = f"of worker {1_000_000 if fault.role == 'evaluator' and fault.kind != 'hang' else fault.rank} (seed "
+        if "environment " not in event.what or worker not in event.what or ", step " not in event.what:
+            problems.append(f"worker, environment, seed or step are missing in {event.what!r}")
+    return problems if trace in event.trace else [*problems, f"no {trace!r} in the trace {event.trace!r}"]
+
+
+def run_faults(topology: str, faults: Sequence[Fault], place: Path, *, seed: int = 0, **changes: Any) -> Outcome:
+    """Train, do the faults one after the other, and check everything afterwards."""
+    env_steps = STEPS_A_FAULT * (1 + len(faults))
+    name = f"{topology}-{seed}"
+    control = Control(place / f"{name}.control")
+    control.pause_us = SLOW_US
+    own = {"env_steps": env_steps, "seed": seed, "runs_dir": place / "runs", "name": name}
+    own["env_option"] = (f"control={place / f'{name}.control'}",)
+    given = change(change(defaults(ENVIRONMENT, "dqn", topology), {**COMPANY, **own}), changes)
+    options, plan, agent = stage(given)
+    engine: Any = make_engine("processes", plan, agent)
+    directory = RunDirectory.create(options.runs_dir, name)
+    directory.write_config(to_dict(options))
+    saboteur = Saboteur(engine, faults, control, env_steps)
+    session = Session(options, engine, directory, History(), called_at=time.time(), resumed=False)
+    with directory.hold():
+        result = session.run()
+    outcome = Outcome(topology, saboteur.harms, result, directory, [], saboteur.unprovoked)
+    outcome.problems += [f"{fault} was never due" for fault in saboteur.waiting]
+    outcome.problems += _run_problems(outcome, engine, saboteur)
+    return outcome
+
+
+def _run_problems(outcome: Outcome, engine: Any, saboteur: Saboteur) -> list[str]:
+    result, plan, problems = outcome.result, engine.plan, []
+    if result["status"] != "completed":
+        problems.append(f"the run ended as {result['status']}")
+    if not plan.env_steps <= result["env_steps"] <= plan.env_steps + plan.environments:
+        problems.append(f"{result['env_steps']} env steps were played, {plan.env_steps} asked for")
+    saved = json.loads(outcome.directory.result_path.read_bytes())
+    done = [harm for harm in outcome.harms if harm.named]
+    if not saved["restarts"] == engine.supervisor.restarts >= len(done):
+        problems.append(f"result.json counts {saved['restarts']} restarts after {len(done)} faults")
+    told = (outcome.directory.path / "events.jsonl").read_text() if done else ""
+    problems += [f"events.jsonl does not say {harm.named!r}" for harm in done if harm.named not in told]
+    problems += update_problems(engine, saboteur.lost_updates, len(done))
+    return problems + replay_problems(engine.stage)
+
+
+def update_problems(engine: Any, lost: int, restarts: int) -> list[str]:
+    """Updates against steps, by the replay ratio; what a killed server or rank had not put away is not made again."""
+    plan, ledger, page = engine.plan, engine.stage.ledger, engine.counters
+    ratio = plan.options.replay_ratio / plan.options.batch_size
+    slack = plan.options.updates_per_call + plan.environments
+    if plan.topology.has("memory"):
+        owed = int((page.env_steps - plan.options.learning_starts) * ratio)
+        good = owed - slack <= page.updates <= owed + slack
+        return [] if good else [f"{page.updates} updates for {page.env_steps} env steps, {owed} were owed"]
+    if plan.topology.has("thread"):
+        most = page.env_steps
+        return [] if most / 10 <= page.updates <= most else [f"{page.updates} updates in {most} env steps"]
+    problems = []
+    playing = engine.stage.indices("worker", "rank")
+    for member in playing:
+        steps, made = int(ledger["env_steps"][member]), int(ledger["gradients"][member])
+        owed = int((steps - plan.options.learning_starts // plan.actors) * ratio)
+        if not owed - 2 <= made <= owed:
+            problems.append(f"member {member} made {made} gradients for {steps} env steps, {owed} were owed")
+    gradients = int(ledger["gradients"][playing].sum()) // (plan.actors if plan.topology.has("rank") else 1)
+    dropped = sum(int(ledger[name].sum()) for name in ("dropped_stale", "dropped_outlier", "skipped"))
+    fewest = gradients - dropped - lost - 20 * restarts
+    if not fewest - slack <= page.updates <= gradients + slack:
+        problems.append(f"{page.updates} updates of {gradients} gradients, {lost} seen lost, {dropped} dropped")
+    return problems
+
+
+def replay_problems(stage: Stage) -> list[str]:
+    """Walks every lane: whole episodes, each step following from the one before by CartPole's physics."""
+    problems = []
+    for lane in range(stage.lanes.count):
+        problems += [f"lane {lane}: {problem}" for problem in lane_problems(stage, lane)]
+    return problems
+
+
+def lane_problems(stage: Stage, lane: int) -> list[str]:
+    """What is wrong with one lane."""
+    lanes = stage.lanes
+    head, start = int(lanes.head[lane]), int(lanes.start[lane])
+    slots = np.arange(max(0, head - lanes.length + 2), head)
+    at, after = slots % lanes.length, (slots + 1) % lanes.length
+    flags, age, ahead = lanes.flags[lane, at], lanes.age[lane, at], lanes.age[lane, after]
+    final, over = (flags & FINAL) != 0, (flags & (TERMINATED | TRUNCATED)) != 0
+    next_final = np.where(slots + 1 < head, (lanes.flags[lane, after] & FINAL) != 0, False)
+    inner = slots + 1 < head
+    observation, led_to = lanes.observation[lane, at], lanes.observation[lane, after]
+    expected, falls = physics(observation, lanes.action[lane, at])
+    wrong: dict[str, NDArray[np.bool_]] = {
+        "final slot with other flags": final & (flags != FINAL),
+        "end without a final slot": over & inner & ~next_final,
+        "final slot without an end": ~over & ~final & next_final,
+        "episode that does not begin at age 0": final & inner & (ahead != 0),
+        "ages that do not count on": ~final & (ahead != age + 1),
+        "observation that is not finite": ~np.isfinite(observation).all(axis=1),
+        "reward that is not 1": ~final & (lanes.reward[lane, at] != 1.0),
+        "action that is none": ~final & ~np.isin(lanes.action[lane, at], (0, 1)),
+        "step that breaks the physics": ~final & (np.abs(expected - led_to).max(axis=1) > 1e-4),
+        "fall that is not marked": ~final & falls & ((flags & TERMINATED) == 0),
+        "end without a fall": ~final & ~falls & ((flags & TERMINATED) != 0),
+    }
+    found = [f"{int(bad.sum())} x {what}, first at slot {slots[bad][0]}" for what, bad in wrong.items() if bad.any()]
+    if not start <= head or (head > start and int(lanes.age[lane, start % lanes.length]) != 0):
+        found.append(f"start {start} and head {head} do not fit")
+    if len(slots) < 100:
+        found.append(f"only {len(slots)} slots")
+    if "priorities" in stage.arrays and stage.plan.topology.has("memory"):
+        kept = stage.arrays["priorities"][0][lane * lanes.length + at]
+        old = slots < head - 200  # the newest are not yet in the tree
+        old &= slots > head - lanes.length + 50
+        if not (np.isfinite(kept).all() and (kept >= 0).all()):
+            found.append("priorities that are no numbers, or negative")
+        if (kept[final & old] != 0).any() or (kept[~final & old] <= 0).any():
+            found.append("priorities above 0 for final slots, or none for steps")
+    return found
+
+
+def physics(observation: NDArray[np.float32], action: NDArray[np.integer[Any]]) -> tuple[Any, NDArray[np.bool_]]:
+    """CartPole-v1's next states, and whether they are falls (None of the stored states lies on the very edge)."""
+    x, x_dot, theta, theta_dot = observation.astype(np.float64).T
+    force = np.where(action == 1, 10.0, -10.0)
+    temp = (force + 0.05 * theta_dot**2 * np.sin(theta)) / 1.1
+    pull = (9.8 * np.sin(theta) - np.cos(theta) * temp) / (0.5 * (4.0 / 3.0 - 0.1 * np.cos(theta) ** 2 / 1.1))
+    push = temp - 0.05 * pull * np.cos(theta) / 1.1
+    after = np.stack([x + 0.02 * x_dot, x_dot + 0.02 * push, theta + 0.02 * theta_dot, theta_dot + 0.02 * pull], 1)
+    return after, (np.abs(after[:, 0]) > 2.4) | (np.abs(after[:, 2]) > 12 * 2 * math.pi / 360)
