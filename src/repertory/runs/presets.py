@@ -36,6 +36,18 @@ _CARTPOLE = {
     "value_max": 100.0,
 }
 
+_CARTPOLE_TOPOLOGIES = {
+    "apex": {"company": {"pull_period": 20}},
+    "gorila": {"agent": {"learning_rate": 0.1, "learning_rate_steps": 0, "target_period": 100}},
+    "hogwild": {
+        "env_steps": 400_000,
+        "eval_every": 2_500,
+        "envs_per_actor": 8,
+        "agent": {"learning_rate": 0.002, "learning_rate_steps": 400_000, "epsilon_steps": 20_000},
+        "company": {"target_steps": 500},
+    },
+}
+
 PRESETS = (
     Preset(
         "CartPole",
@@ -46,6 +58,7 @@ PRESETS = (
             "eval_every": 1_000,
             "agent": _CARTPOLE,
         },
+        _CARTPOLE_TOPOLOGIES,
     ),
     Preset(
         "repertory/SlowCartPole",

@@ -1,0 +1,86 @@
+"""Every distributed system learns CartPole-v1: seconds, env steps and updates until 20 greedy episodes average 475.
+
+    python benchmarks/all_learn.py                    # everything, 3 seeds: about 20 minutes on 2 cores
+    python benchmarks/all_learn.py apex gorila        # only systems whose name contains one of these
+
+Writes `benchmarks/results/all_learn.json` after every run; each row has the command that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "all_learn.json"
+SHARED_ADAM = "--agent.optimizer adam --agent.optimizer-epsilon 1e-8 --agent.loss huber --agent.max-gradient-norm 10"
+REPLAY = (
+    f"--company.method replay {SHARED_ADAM} --agent.double --agent.learning-rate 0.001 "
+    "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --company.exploration same --company.target-steps 200 --envs-per-actor 16"
+)
+SARSA = (
+    "--company.method sarsa --company.exploration same --agent.epsilon-end 0.05 --agent.learning-rate 0.003 "
+    "--envs-per-actor 16"
+)
+SYSTEMS = {
+    "collectors": "--topology collectors",
+    "apex": "--topology apex",
+    "parameter_server, asynchronous": "--topology parameter_server --company.mode asynchronous",
+    "parameter_server, synchronous": "--topology parameter_server --company.mode synchronous",
+    "parameter_server, bounded staleness": "--topology parameter_server --company.mode bounded",
+    "gorila, bundled": "--topology gorila --company.memory local",
+    "gorila, global replay": "--topology gorila --company.memory shared",
+    "hogwild, one-step Q": "--topology hogwild --company.method one_step_q",
+    "hogwild, n-step Q": "--topology hogwild --company.method n_step_q --company.update-steps 10",
+    "hogwild, Sarsa": f"--topology hogwild {SARSA}",
+    "hogwild, local replay": f"--topology hogwild {REPLAY}",
+    "all_reduce": "--topology all_reduce",
+    "all_reduce, float16": "--topology all_reduce --company.compression float16",
+    "all_reduce, int8": "--topology all_reduce --company.compression int8",
+    "all_reduce, topk 1 %": "--topology all_reduce --company.compression topk",
+}
+
+
+def train(options: str, seed: int, directory: str) -> dict[str, Any]:
+    """One run through the command line; its result and what it sent."""
+    words = f"train CartPole-v1 {options} --target-score 475 --env-steps 400000 --seconds 180 --seed {seed}"
+    name = f"{abs(hash((options, seed)))}"
+    command = [sys.executable, "-m", "repertory.cli", *shlex.split(words), "--json", "--runs-dir", directory]
+    done = subprocess.run([*command, "--name", name], capture_output=True, text=True, timeout=400, check=False)
+    if not done.stdout.strip():
+        return {"seed": seed, "status": "failed", "error": done.stderr[-500:], "command": f"repertory {words}"}
+    result = json.loads(done.stdout.splitlines()[-1])
+    lines = (Path(directory) / name / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    kept = ("status", "score", "env_steps", "updates", "seconds", "startup_s", "restarts")
+    sent = {key: last[key] for key in ("gradients", "bytes_sent") if last.get(key) is not None}
+    lag = {key: last[key] for key in ("policy_lag_mean", "gradient_age_mean") if last.get(key) is not None}
+    return {"seed": seed, **{key: result[key] for key in kept}, **sent, **lag, "command": f"repertory {words}"}
+
+
+def main() -> None:
+    """All systems that were asked for, seed by seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="*")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    chosen = [name for name in SYSTEMS if not options.only or any(word in name for word in options.only)]
+    for name in chosen:
+        rows = []
+        for seed in range(options.seeds):
+            with tempfile.TemporaryDirectory() as directory:
+                rows.append(train(SYSTEMS[name], seed, directory))
+            row = rows[-1]
+            print(name, {key: row.get(key) for key in ("seed", "status", "score", "env_steps", "updates", "seconds")})
+            found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            found[name] = rows
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
