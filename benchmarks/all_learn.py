@@ -21,7 +21,8 @@ RESULTS = Path(__file__).parent / "results" / "all_learn.json"
 SHARED_ADAM = "--agent.optimizer adam --agent.optimizer-epsilon 1e-8 --agent.loss huber --agent.max-gradient-norm 10"
 REPLAY = (
     f"--company.method replay {SHARED_ADAM} --agent.double --agent.learning-rate 0.001 "
-    "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --company.exploration same --company.target-steps 200 --envs-per-actor 16"
+    "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --company.exploration same "
+    "--company.target-steps 200 --envs-per-actor 16"
 )
 SARSA = (
     "--company.method sarsa --company.exploration same --agent.epsilon-end 0.05 --agent.learning-rate 0.003 "

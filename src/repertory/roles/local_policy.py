@@ -36,7 +36,6 @@ class LocalPolicy:
         if version != self.version:
             self.version, self._copy, self._light = version, None, None
             self._weights = weights
-        self._until_pull = self.pull_period
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""
@@ -46,6 +45,7 @@ class LocalPolicy:
         """Answer it."""
         if self._until_pull <= 0:
             self.pull()
+            self._until_pull = self.pull_period
         self._until_pull -= 1
         key = None
         if self.agent.noisy:
