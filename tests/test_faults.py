@@ -1,0 +1,149 @@
+"""Members of a company are killed, stopped, crashed, and their environments fail: the run goes on, and says why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import repertory
+from fault_environments import Control
+from faults import ENVIRONMENT, Fault, Outcome, Saboteur, lane_problems, run_faults
+from repertory.engines.supervisor import CompanyFailed
+from repertory.runs import checkpoint
+
+ENVIRONMENTS = ENVIRONMENT.rpartition(":")[0]
+
+
+def check(outcome: Outcome) -> None:
+    assert outcome.all_problems() == []
+
+
+def test_collectors_survive_faults_of_every_role(tmp_path: Path) -> None:
+    faults = [
+        Fault("learner", "kill", 0.5),
+        Fault("collector", "stop", "saving", rank=1),
+        Fault("memory", "crash", 0.2),
+        Fault("evaluator", "exception", "evaluating"),
+        Fault("collector", "kill", 0.1),
+    ]
+    check(run_faults("collectors", faults, tmp_path))
+
+
+def test_apex_keeps_its_priorities_through_faults(tmp_path: Path) -> None:
+    faults = [Fault("memory", "kill", 0.7), Fault("learner", "crash", 0.2), Fault("memory", "kill", "saving")]
+    check(run_faults("apex", faults, tmp_path))
+
+
+def test_gorila_survives_faults_of_server_and_worker(tmp_path: Path) -> None:
+    faults = [Fault("server", "kill", 0.4, rank=1), Fault("worker", "kill", 0.2, rank=1), Fault("server", "stop", 0.1)]
+    check(run_faults("gorila", faults, tmp_path))
+
+
+def test_hogwild_survives_faults_of_its_threads(tmp_path: Path) -> None:
+    faults = [
+        Fault("thread", "kill", 0.4, rank=1),
+        Fault("evaluator", "kill", "evaluating"),
+        Fault("thread", "crash", 0.1),
+    ]
+    check(run_faults("hogwild", faults, tmp_path))
+
+
+def test_all_reduce_begins_together_after_faults_of_a_rank(tmp_path: Path) -> None:
+    faults = [Fault("rank", "kill", 0.4, rank=1), Fault("rank", "stop", 0.3, rank=1), Fault("rank", "kill", "saving")]
+    outcome = run_faults("all_reduce", faults, tmp_path)
+    check(outcome)
+    assert all("rank" in harm.named for harm in outcome.harms)
+
+
+def test_failing_environment_is_named_with_worker_seed_and_step_and_no_nan_is_learned(tmp_path: Path) -> None:
+    kinds = ("exception", "nan observation", "nan reward", "hang")
+    faults = [Fault("worker", kind, 0.2, rank=number % 2) for number, kind in enumerate(kinds)]
+    outcome = run_faults("parameter_server", faults, tmp_path)
+    check(outcome)
+    assert outcome.result["restarts"] >= 4
+    for path in checkpoint.whole(outcome.directory.checkpoints):
+        for name, array in checkpoint.load(path)["learner"]["learned"].items():
+            assert np.isfinite(array).all(), name
+
+
+SHORT: dict[str, Any] = {
+    "topology": "collectors",
+    "actors": 2,
+    "envs_per_actor": 1,
+    "env_steps": 6000,
+    "eval_episodes": 1,
+    "eval_max_steps": 20,
+    "eval_every": 5000,
+    "quiet": True,
+    "name": "run",
+    "network_options": {"hidden": (16, 16)},
+    "agent_options": {"batch_size": 16, "learning_starts": 200, "replay_ratio": 2.0},
+}
+
+
+def events(run: Path) -> str:
+    path = run / "events.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
+def test_run_with_an_environment_that_raises_now_and_then_completes(tmp_path: Path) -> None:
+    options = {**SHORT, "env_option": ("chance=0.001",), "runs_dir": tmp_path}
+    run = repertory.train(f"{ENVIRONMENTS}:unlucky", **options)
+    told = events(run.directory)
+    assert run.result["status"] == "completed"
+    assert 6000 <= run.result["env_steps"] <= 6002
+    assert run.result["restarts"] >= 1
+    assert told.count("raised RuntimeError: out of luck") >= 1
+    assert "environment 0 of worker" in told
+    assert 'raise RuntimeError(\\"out of luck\\")' in told
+
+
+def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: Path) -> None:
+    options = {
+        **SHORT,
+        "env_option": (f"home={os.getpid()}",),
+        "runs_dir": tmp_path,
+        "company_options": {"restarts": 2},
+    }
+    with pytest.raises(CompanyFailed, match="failed 3 times without getting to work") as failure:
+        repertory.train(f"{ENVIRONMENTS}:homesick", **options)
+    assert 'raise RuntimeError("far from home")' in str(failure.value)
+    assert "environment 0 of worker" in str(failure.value)
+    assert '"status": "failed"' in (tmp_path / "run/result.json").read_text()
+    servers = psutil.Process().children()
+    assert not [member for server in servers for member in server.children()]
+
+
+def test_fault_checks_see_a_stitched_episode(tmp_path: Path) -> None:
+    """The walk along the lanes must be able to fail: two episodes joined, an age skipped, a lost end."""
+    outcome_stage: list[Any] = []
+
+    class Keeping(Saboteur):
+        def check(self) -> None:
+            outcome_stage[:] = [self.engine.stage]
+            super().check()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("faults.Saboteur", Keeping)
+        check(run_faults("collectors", [], tmp_path))
+    stage = outcome_stage[0]
+    lanes = stage.lanes
+    assert lane_problems(stage, 0) == []
+    before = {name: array.copy() for name, array in lanes.arrays.items()}
+    at = 300 + int(np.argmax(lanes.flags[0, 300:] == 0))
+    spoils = {"observation": lanes.observation[1, 7], "age": 77, "flags": 4, "action": 1 - lanes.action[0, at]}
+    for name, value in spoils.items():
+        lanes.arrays[name][0, at] = value
+        assert lane_problems(stage, 0) != [], name
+        lanes.arrays[name][...] = before[name]
+
+
+def test_control_orders_reach_one_process_once(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    control.order(17, "hang")
+    assert [control.obey(3), control.obey(17), control.obey(17)] == [0, 2, 0]
