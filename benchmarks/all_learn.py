@@ -24,10 +24,7 @@ REPLAY = (
     "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --company.exploration same "
     "--company.target-steps 200 --envs-per-actor 16"
 )
-SARSA = (
-    "--company.method sarsa --company.exploration same --agent.epsilon-end 0.05 --agent.learning-rate 0.003 "
-    "--envs-per-actor 16"
-)
+SARSA = "--company.method sarsa --actors 4 --agent.learning-rate-steps 800000"
 SYSTEMS = {
     "collectors": "--topology collectors",
     "apex": "--topology apex",
@@ -49,7 +46,7 @@ SYSTEMS = {
 
 def train(options: str, seed: int, directory: str) -> dict[str, Any]:
     """One run through the command line; its result and what it sent."""
-    words = f"train CartPole-v1 {options} --target-score 475 --env-steps 400000 --seconds 180 --seed {seed}"
+    words = f"train CartPole-v1 {options} --target-score 475 --env-steps 800000 --seconds 180 --seed {seed}"
     name = f"{abs(hash((options, seed)))}"
     command = [sys.executable, "-m", "repertory.cli", *shlex.split(words), "--json", "--runs-dir", directory]
     done = subprocess.run([*command, "--name", name], capture_output=True, text=True, timeout=400, check=False)

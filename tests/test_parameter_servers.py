@@ -101,7 +101,7 @@ def test_asynchronous_server_applies_exactly_what_was_pushed_in_order(
     for _ in range(4_000):
         name = names[int(rng.integers(len(names)))]
         if name == "server 0":
-            waiting = {rank: gradient for rank, gradient in notebook.pushed[applied:]}
+            waiting = dict(notebook.pushed[applied:])
             assert sorted(waiting) == arrived.arrived(0).tolist(), "one gradient a worker is on its way"
             for rank in sorted(waiting):
                 state = agent.advance(state, jnp.asarray(waiting[rank]))

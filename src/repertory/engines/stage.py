@@ -258,6 +258,8 @@ class Stage:
             self.write_note(member, state["members"][str(member)])
         if "priorities" in self.arrays:
             self.arrays["priorities"][...] = state["priorities"]["leaves"]
+        if "store/target_copies" in self.arrays:
+            self.arrays["store/target_copies"][0] = state["env_steps"] // self.plan.company.target_steps
 
 
 class SharedStore:

@@ -87,7 +87,7 @@ class HogwildWorker:
         self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
         self.target_steps, self._key, self._pull = target_steps, key, pull
         self._sum: Any = None
-        self._seen = (page.updates, *store.vectors())
+        self._seen = (page.updates, store.vectors()[0])
         self._made = 0
         self._gradient = jax.jit(partial(_added, agent, isinstance(source, Segments)))
         self._change = jax.jit(partial(_changed, agent))
@@ -99,11 +99,11 @@ class HogwildWorker:
             return False
         self.watch.lap("sample")
         sample, due = taken
+        live = self.store.live()  # θ⁻ as it is now, and but for whole segments θ, too
         if not isinstance(self.source, Segments) or not self.source.whole:
-            live = self.store.live()  # θ as it is now, not as it was when the segment began
-            self._seen = (self.page.updates, live.weights, live.target)
-        version, weights, target = self._seen
-        self._sum, learned = self._gradient(self._sum, weights, target, Transitions(*sample[:8]), self._key)
+            self._seen = (self.page.updates, live.weights)
+        version, weights = self._seen
+        self._sum, learned = self._gradient(self._sum, weights, live.target, Transitions(*sample[:8]), self._key)
         self._made += 1
         self._note(sample, version, learned)
         if due:
@@ -134,7 +134,7 @@ class HogwildWorker:
         self.store.move_target(self.page.env_steps, self.target_steps)
         if isinstance(self.source, Segments) and self.source.whole:
             self._pull()
-            self._seen = (self.page.updates, *self.store.vectors())
+            self._seen = (self.page.updates, self.store.vectors()[0])
 
     def settle(self) -> None:
         """The weights are where they survive; gradients not yet applied are few."""

@@ -1,0 +1,291 @@
+"""Asynchronous methods without locks: returns and updates are the papers', and the shared vector survives its writers.
+
+Mnih et al. 2016 (one-step Q and Sarsa: algorithm 1; n-step Q: algorithm S2), Niu et al. 2011 (Hogwild).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from commands import SERVER
+from companies import company, play, turns
+from naive import Habits, Play, Step, make_spec, poisoned_lanes
+from repertory.agents.agent import LearnerState, Transitions
+from repertory.engines.shared_memory import Block
+from repertory.engines.stage import SharedStore
+from repertory.experience.lanes import Field
+from repertory.experience.replay import Replay, Sample
+from repertory.roles.hogwild_worker import HogwildWorker, Segments
+
+GAMMA = 0.9
+CALM = Habits(terminates=0.0, truncates=0.0, waits=0.0, interrupts=0.0)
+
+
+def play_in(count: int, length: int, seed: int = 0, habits: Habits = CALM) -> Play:
+    return Play(poisoned_lanes(make_spec(), count, length), np.random.default_rng(seed), habits)
+
+
+def twin_returns(segment: list[Step]) -> list[tuple[float, float, NDArray[Any]]]:
+    """Algorithm S2: for i from t - 1 down to t_start, R ← r_i + γ R.
+
+    R begins with 0 for a terminal s_t, else with max_a Q(s_t, a; θ⁻), of which only the factor and s_t are kept:
+    R = sum + factor · max_a Q(s_t, a; θ⁻). Where episodes end inside the segment, it begins anew.
+    """
+    returns = []
+    for i in reversed(range(len(segment))):
+        step = segment[i]
+        if i == len(segment) - 1 or step.ended:
+            R, factor, s_t = 0.0, 0.0 if step.terminated else 1.0, step.next_observation
+        R = step.reward + GAMMA * R
+        factor = GAMMA * factor
+        returns.append((R, factor, s_t))
+    return returns[::-1]
+
+
+def assert_like_twin(sample: Sample | None, segments: list[list[Step]]) -> None:
+    steps = [
+        (lane, step, want)
+        for lane, steps in enumerate(segments)
+        for step, want in zip(steps, twin_returns(steps), strict=True)
+    ]
+    if not steps:
+        assert sample is None
+        return
+    assert sample is not None
+    assert list(zip(sample.lane.tolist(), sample.slot.tolist(), strict=True)) == [
+        (lane, s.slot) for lane, s, _ in steps
+    ]
+    for row, (_, step, (R, factor, s_t)) in enumerate(steps):
+        np.testing.assert_array_equal(sample.observation[row], step.observation)
+        np.testing.assert_array_equal(sample.next_observation[row], s_t)
+        assert sample.action[row] == step.action
+        np.testing.assert_allclose(sample.reward[row], R, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(sample.discount[row], factor, rtol=1e-6)
+        assert sample.weight[row] == 1.0
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(1, 3),
+    rate=st.sampled_from([0.0, 0.1, 0.4]),
+    ticks=st.lists(st.integers(1, 5), min_size=1, max_size=40),
+)
+def test_every_state_of_a_segment_gets_the_longest_return_that_it_allows(
+    seed: int, count: int, rate: float, ticks: list[int]
+) -> None:
+    play = play_in(count, 40, seed, Habits(terminates=rate, truncates=rate))
+    replay = Replay(play.lanes, n_step=5, discount=GAMMA)
+    taken = [0] * count
+    for pause in ticks:
+        for _ in range(pause):
+            play.tick()
+        segments = [naive.steps[done:] for naive, done in zip(play.naive, taken, strict=True)]
+        taken = [len(naive.steps) for naive in play.naive]
+        assert_like_twin(replay.unroll(), segments)
+
+
+@pytest.mark.parametrize("end", [(True, False), (False, True)], ids=["terminated", "truncated"])
+@pytest.mark.parametrize(("first", "second"), itertools.product(range(5), repeat=2))
+def test_returns_of_a_segment_with_ends_at_every_position(end: tuple[bool, bool], first: int, second: int) -> None:
+    play = play_in(1, 64)
+    replay = Replay(play.lanes, n_step=5, discount=GAMMA)
+    lane = np.array([0])
+    for t in range(5):
+        if not play.frames[0]:
+            play.begin(lane)
+        ends = end if t in (first, second) else (False, False)
+        play.step(lane, np.array([ends[0]]), np.array([ends[1]]))
+    assert_like_twin(replay.unroll(), [play.naive[0].steps])
+    assert replay.unroll() is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 3), sarsa=st.booleans())
+def test_one_step_methods_learn_from_every_step_once_as_soon_as_it_is_whole(seed: int, count: int, sarsa: bool) -> None:
+    play = play_in(count, 40, seed, Habits(interrupts=0.0))
+    replay = Replay(play.lanes, n_step=1, discount=GAMMA, next_actions=sarsa)
+    segments = Segments(replay, 5, whole=False)
+    seen: list[tuple[int, int]] = []
+    for _ in range(150):
+        play.tick()
+        taken = segments.take()
+        if taken is None:
+            continue
+        sample = taken[0]
+        for row in np.flatnonzero(sample.weight):
+            lane, slot = int(sample.lane[row]), int(sample.slot[row])
+            seen.append((lane, slot))
+            want = play.naive[lane].expected(slot, 1, GAMMA, sarsa)
+            assert sample.reward[row] == np.float32(want.reward)
+            assert sample.discount[row] == np.float32(want.discount)
+            assert sample.next_action[row] == want.next_action
+            np.testing.assert_array_equal(sample.next_observation[row], want.next_observation)
+    whole = {
+        (lane, step.slot)
+        for lane, naive in enumerate(play.naive)
+        for index, step in enumerate(naive.steps)
+        if naive.is_complete(index, 1, sarsa)
+    }
+    assert len(seen) == len(set(seen))
+    assert set(seen) == whole
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_update_is_due_after_so_many_steps_or_when_the_episode_ends(whole: bool) -> None:
+    play = play_in(1, 64, 3, Habits(terminates=0.1, truncates=0.1, waits=0.0, interrupts=0.0))
+    segments = Segments(Replay(play.lanes, n_step=5 if whole else 1, discount=GAMMA), 5, whole=whole)
+    since = updates = 0
+    for _ in range(500):
+        before = len(play.naive[0].steps)
+        play.tick()
+        if len(play.naive[0].steps) == before:
+            continue
+        since += 1
+        taken = segments.take()
+        due = since == 5 or play.naive[0].steps[-1].ended
+        assert (taken is not None and taken[1]) == due
+        if whole and due:
+            assert taken is not None
+            assert int((taken[0].weight > 0).sum()) == since
+        since, updates = (0, updates + 1) if due else (since, updates)
+    assert updates > 80
+
+
+@pytest.mark.parametrize("method", ["one_step_q", "n_step_q", "sarsa", "replay"])
+def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
+    """Step by step by hand, with the weights of the segment's start; sums in another order, so 1e-4 of a change."""
+    rehearsal = company("hogwild", {"method": method, "target_steps": 50}, actors=1, envs_per_actor=1, env_steps=10**6)
+    actor, worker = turns(rehearsal)["thread 0"]
+    assert isinstance(worker, HogwildWorker)
+    agent, store, taken = rehearsal.agent, rehearsal.stage.store(), []
+    take = worker._take
+    worker._take = lambda: taken.append(take()) or taken[-1]  # type: ignore[func-returns-value,method-assign]
+    key, checked = jax.random.key(0), 0
+    start = copied(store.live())
+    while checked < 40:
+        updates = worker.page.updates
+        actor.step()
+        target = np.array(store.live().target)
+        worker.step()
+        if worker.page.updates == updates:
+            continue
+        total: Any = 0.0
+        for sample, _ in filter(None, taken):
+            rows = np.flatnonzero(sample.weight)
+            for row in rows:
+                one = Transitions(*[None if x is None else x[row : row + 1] for x in sample[:8]])
+                gradient = agent.gradient(start.weights, target, one, key)[0]
+                total = total + np.asarray(gradient) / (len(rows) if method == "replay" else 1)
+        after = agent.advance(start, agent.shorten(jnp.asarray(total)))
+        change = np.abs(np.asarray(after.weights) - np.asarray(start.weights)).max()
+        np.testing.assert_allclose(store.live().weights, after.weights, rtol=0, atol=1e-4 * change)
+        taken.clear()
+        start, checked = copied(store.live()), checked + 1
+    rehearsal.close()
+
+
+def copied(state: LearnerState) -> LearnerState:
+    """As it is now."""
+    return jax.tree_util.tree_map(jnp.array, state)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", ["one_step_q", "n_step_q"])
+def test_target_is_copied_once_in_so_many_env_steps_of_all_workers(method: str) -> None:
+    rehearsal = company("hogwild", {"method": method, "target_steps": 100}, env_steps=1_500)
+    live = rehearsal.stage.store().live()
+    target, copies = live.target.copy(), []
+    members = turns(rehearsal)
+    while rehearsal.counters.env_steps < 1_500:
+        for name in ("thread 0", "thread 1", "thread 2"):
+            for role in members[name]:
+                role.step()
+                if not np.array_equal(live.target, target):
+                    np.testing.assert_array_equal(live.target, live.weights)
+                    target = live.target.copy()
+                    copies.append(rehearsal.counters.env_steps)
+    rehearsal.close()
+    assert [env_steps // 100 for env_steps in copies] == list(range(1, len(copies) + 1))
+    assert len(copies) >= 14
+    assert all(env_steps % 100 < 40 for env_steps in copies), "with the next update"
+
+
+def test_resumed_run_copies_the_target_when_it_is_due_and_not_at_once() -> None:
+    options = {"target_steps": 1_000}
+    first = company("hogwild", options)
+    play(first, 1_200)
+    saved = first.settle()
+    second = company("hogwild", options, begin=False, env_steps=2_500)
+    second.load_state(saved)
+    second.start()
+    live = second.stage.store().live()
+    target = live.target.copy()
+    play(second, 1_900)
+    np.testing.assert_array_equal(live.target, target)
+    assert not np.array_equal(live.weights, target)
+    play(second, 2_100)
+    assert not np.array_equal(live.target, target)
+    first.close()
+    second.close()
+
+
+SIZE, ADDITIONS = 20_000, 3_000
+STRUCTURE = LearnerState(*[jax.ShapeDtypeStruct((SIZE,), "float32")] * 2, (), *[jax.ShapeDtypeStruct((), "int32")] * 3)
+
+
+def store_on(block: Block) -> SharedStore:
+    arrays = block.arrays()
+    return SharedStore(STRUCTURE, arrays)
+
+
+def store_block() -> Block:
+    shapes = [leaf.shape for leaf in jax.tree_util.tree_leaves(STRUCTURE)]
+    fields = {f"{index:02d}": Field(shape, "float32" if shape else "int32") for index, shape in enumerate(shapes)}
+    return Block({**fields, "target_copies": Field((1,), "int64")})
+
+
+def add_ones(block: Block, barrier: Any) -> None:
+    store = store_on(block)
+    barrier.wait(60)
+    for _ in range(ADDITIONS):
+        store.add(np.ones(SIZE, np.float32), (), 0)
+
+
+def test_two_processes_may_lose_additions_that_meet_but_never_make_numbers_up() -> None:
+    block = store_block()
+    barrier = SERVER.Barrier(2)
+    adders = [SERVER.Process(target=add_ones, args=(block, barrier), daemon=True) for _ in range(2)]
+    for adder in adders:
+        adder.start()
+    for adder in adders:
+        adder.join(60)
+        assert adder.exitcode == 0
+    weights = store_on(block).vectors()[0]
+    assert np.isfinite(weights).all()
+    np.testing.assert_array_equal(weights, np.round(weights))
+    assert weights.max() <= 2 * ADDITIONS
+    assert weights.min() >= ADDITIONS / 2
+    assert weights.mean() >= 1.5 * ADDITIONS, "few meet"
+    block.file.close()
+
+
+def test_one_process_after_the_other_loses_nothing() -> None:
+    block = store_block()
+    alone = SERVER.Barrier(1)
+    for _ in range(2):
+        adder = SERVER.Process(target=add_ones, args=(block, alone), daemon=True)
+        adder.start()
+        adder.join(60)
+        assert adder.exitcode == 0
+    np.testing.assert_array_equal(store_on(block).vectors()[0], 2.0 * ADDITIONS)
+    assert store_on(block).latest()[0] == 2 * ADDITIONS
+    block.file.close()
