@@ -31,8 +31,10 @@ class Contest:
     note: str
 
 
-def contests(ours: str, peer: str, replay_peer: str) -> dict[str, Contest]:
+def contests(ours: str, peer: str, replay_peer: str, rllib: str) -> dict[str, Contest]:
     """Every comparison by name."""
+    pong = [ours, str(HERE / "pong_speed.py"), "--seconds", "30"]
+    hogwild = ["--topology", "hogwild", "--actors", "2", "--threads", "1"]
     sb3, learner = [peer, str(HERE / "peers/sb3.py")], [ours, str(HERE / "learner_speed.py")]
     replay = [ours, str(HERE / "replay_speed.py")]
     cpprb = [replay_peer, str(HERE / "peers/cpprb_replay.py")]
@@ -65,6 +67,63 @@ def contests(ours: str, peer: str, replay_peer: str) -> dict[str, Contest]:
             },
             "calls_per_s",
             "prioritised replay, sample + priority update",
+        ),
+        "company-learner": Contest(
+            {
+                "ours, 1 collector": [ours, str(HERE / "company_speed.py"), "learner", "--actors", "1"],
+                "stable-baselines3": [*sb3, "w1"],
+            },
+            "updates_per_s",
+            "CartPole-v1, MLP 120-84, batch 128, replay ratio 128: collectors and learner in processes of their own",
+        ),
+        "company-collect": Contest(
+            {"ours, 1 collector": [ours, str(HERE / "company_speed.py"), "collect", "--actors", "1"]},
+            "env_steps_per_s",
+            "CartPole-v1, 512 environments, batch 128, replay ratio 1",
+        ),
+        "company-busy": Contest(
+            {
+                f"ours, {actors} collectors": [ours, str(HERE / "company_speed.py"), "busy", "--actors", str(actors)]
+                for actors in (1, 2)
+            },
+            "env_steps_per_s",
+            "repertory/SlowCartPole-v1, busy_s=0.005, one environment a collector",
+        ),
+        "company-slow": Contest(
+            {
+                **{
+                    f"ours, {actors} collectors": [
+                        ours,
+                        str(HERE / "company_speed.py"),
+                        "slow",
+                        "--actors",
+                        str(actors),
+                    ]
+                    for actors in (1, 4, 16, 64)
+                },
+                "stable-baselines3 dqn, 16": [*sb3, "slow", "--workers", "16", "--seconds", "12"],
+                "rllib dqn, 16": [rllib, str(HERE / "peers/rllib.py"), "slow", "--workers", "16", "--seconds", "12"],
+            },
+            "env_steps_per_s",
+            "CartPole-v1 with 5 ms of sleep a step, one environment a collector, 1 update of 128 per 16 env steps",
+        ),
+        "pong-asynchronous": Contest(
+            {
+                "ours, standard, 1 thread": [*pong, "--threads", "1", "--replay-ratio", "32"],
+                "ours, 2 asynchronous workers": [*pong, *hogwild, "--replay-ratio", "32"],
+                "ours, standard, 2 threads": [*pong, "--threads", "2", "--replay-ratio", "32"],
+            },
+            "updates_per_s",
+            "Pong, Nature network, batch 32, one update a step: gradient steps/s",
+        ),
+        "pong-company": Contest(
+            {
+                "ours, 2 asynchronous workers": [*pong, *hogwild],
+                "ours, standard": pong,
+                "stable-baselines3 dqn": [*sb3, "w3", "--algo", "dqn", "--seconds", "40"],
+            },
+            "env_steps_per_s",
+            "Pong, Nature network, batch 32, one update per 4 agent steps",
         ),
         "pong": Contest(
             {
@@ -107,8 +166,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peer-python", default=sys.executable, help="a Python with stable-baselines3")
     parser.add_argument("--replay-python", default=sys.executable, help="a Python with cpprb")
+    parser.add_argument("--rllib-python", default=sys.executable, help="a Python with ray[rllib]")
     options = parser.parse_args()
-    contest = contests(sys.executable, options.peer_python, options.replay_python)[options.contest]
+    pythons = (options.peer_python, options.replay_python, options.rllib_python)
+    contest = contests(sys.executable, *pythons)[options.contest]
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in contest.commands}
     for repeat in range(options.repeats):
         for name, command in contest.commands.items():
