@@ -69,7 +69,8 @@ class RunOptions:
     envs_per_actor: int = 1
     """Environments that each actor steps together."""
     threads: int = 0
-    """Threads that share a convolutional network's batch; 0 = one a core."""
+    """Threads that share a convolutional network's batch in each process that learns; 0 = as many as there are cores
+    for them."""
     log_every: int = 1_000
     """Env steps between lines of metrics."""
     checkpoint_every: int = 10_000
@@ -203,7 +204,7 @@ def resolve(options: RunOptions) -> RunOptions:
         agent = dataclasses.replace(agent, learning_rate=agent.learning_rate * options.actors)
     if options.topology == "hogwild" and options.company.method != "replay":
         return dataclasses.replace(
-            options, agent=_without_memory(options, agent), threads=options.threads or usable_cores()
+            options, agent=_without_memory(options, agent), threads=options.threads or _fair_threads(options)
         )
     count = options.actors * options.envs_per_actor
     first = count * (agent.n_step + 1)  # before that, no lane has a step whose return is complete
@@ -217,7 +218,15 @@ def resolve(options: RunOptions) -> RunOptions:
             learning_starts=first,
             replay_capacity=count * (agent.n_step + 64),
         )
-    return dataclasses.replace(options, agent=agent, threads=options.threads or usable_cores())
+    return dataclasses.replace(options, agent=agent, threads=options.threads or _fair_threads(options))
+
+
+def _fair_threads(options: RunOptions) -> int:
+    """Compute threads of each process that learns, so that all together are no more than the cores."""
+    cores = usable_cores()
+    if options.engine == "inline":
+        return cores
+    return max(1, cores - 1 if topologies.find(options.topology).has("learner") else cores // options.actors)
 
 
 def _without_memory(options: RunOptions, agent: QLearningOptions) -> QLearningOptions:
