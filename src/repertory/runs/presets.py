@@ -36,7 +36,7 @@ _CARTPOLE = {
     "value_max": 100.0,
 }
 
-_CARTPOLE_TOPOLOGIES = {
+_CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
     "apex": {"company": {"pull_period": 20}},
     "gorila": {"agent": {"learning_rate": 0.1, "learning_rate_steps": 0, "target_period": 100}},
     "hogwild": {

@@ -96,7 +96,9 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
             "start": settings.epsilon_start,
             "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
             "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
-        },
+        }
+        if options.company.exploration == "same"
+        else {f"actor {rank}": round(plan.epsilon(options.env_steps, rank), 4) for rank in range(plan.actors)},
         "evaluations": options.env_steps // options.eval_every,
         "checkpoints": options.env_steps // options.checkpoint_every,
         "replay_steps": settings.replay_capacity,
