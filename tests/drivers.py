@@ -151,10 +151,6 @@ def resume_problems(place: Path) -> list[str]:
     for name in ("observation", "action", "reward", "age", "version"):
         if not np.array_equal(saved["lanes"][name], loaded["lanes"][name]):
             problems.append(f"lanes/{name} differs")
-    steps, last = saved["env_steps"], rows(directory.path)[-1] if rows(directory.path) else {}
-    mean = float(np.mean([plan.epsilon(steps, rank) for rank in range(plan.actors)]))
-    if ended.get("status") == "interrupted" and steps and abs(last["epsilon"] - mean) > 1e-5:
-        problems.append(f"ε was {last['epsilon']}, and goes on with {mean}")
     return problems
 
 
@@ -180,6 +176,11 @@ def go_on(place: Path) -> list[str]:
         problems.append(f"updates went back from {stopped['updates']} to {after['updates']}")
     if [row["env_steps"] for row in went] != sorted(row["env_steps"] for row in went):
         problems.append("metrics go back in time")
+    _, plan, _ = stage(from_dict(RunDirectory.open(run, place / "runs").read_config()))
+    most, least = (np.mean([plan.epsilon(s, rank) for rank in range(2)]) for s in (stopped["env_steps"], total + 2))
+    later = [row["epsilon"] for row in went if row["env_steps"] > before["env_steps"] and row["env_steps"] <= total + 2]
+    if not later or min(later) < least - 1e-5 or later[-1] > most + 1e-5:
+        problems.append(f"ε went on with {later}, not between {least} and {most}")
     if stopped["env_steps"] and before not in went:
         problems.append("the last row before the signal is gone")
     return problems

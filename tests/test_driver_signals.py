@@ -75,9 +75,9 @@ def test_member_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path:
     drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
     until(lambda: env_steps(driver.run) > 100, what="training")
     before = driver.members()
-    psutil_parent = before[0].parent()
-    assert psutil_parent is not None
-    psutil_parent.kill()
+    server = before[0].parent()
+    assert server is not None
+    server.kill()
     until(lambda: not any(member.is_running() for member in before), timeout=20, what="the end of the orphans")
     then = env_steps(driver.run)
     until(lambda: env_steps(driver.run) > then + 500, what="training again")

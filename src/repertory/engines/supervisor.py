@@ -23,6 +23,8 @@ START_S = 120.0
 """A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
 LEAVE_S = 4.0
 """Members that have not left by themselves after so long are killed."""
+ABSENT_S = 1.0
+"""After so long without a look the driver itself was stopped or busy: everybody's silence counts from then on."""
 DUMP_S = 0.5
 PROGRESS, ONE_IS_ENOUGH = 20, ("evaluator",)
 """Pieces of work after which a member's earlier failures are forgiven; a whole evaluation is a large one."""
@@ -75,6 +77,7 @@ class Supervisor:
         self.events: list[Event] = []
         self.restarts = 0
         self._meeting = ""
+        self._looked = self._returned = time.monotonic()
 
     def start(self) -> None:
         """Start everybody."""
@@ -102,11 +105,15 @@ class Supervisor:
 
     def check(self) -> None:
         """Look after everybody once; restarts whoever failed, or raises if it failed too often."""
+        now = time.monotonic()
+        if now - self._looked > ABSENT_S:
+            self._returned = now
         for watched in self.watched:
             self._hear(watched)
             what = self._gone(watched) or self._silent(watched)
             if what:
                 self._replace(watched, what)
+        self._looked = time.monotonic()
 
     def _hear(self, watched: Watched) -> None:
         """Failures that the member has recovered from by itself."""
@@ -137,7 +144,7 @@ class Supervisor:
         """A member that has not beaten for too long; waiting for others in a collective is no silence."""
         row, now = self.stage.page(watched.member).row, time.monotonic()
         limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
-        since = beat or watched.started
+        since = max(beat or watched.started, self._returned)
         if now - since <= (limit if beat else max(START_S, limit)):
             return ""
         stopped = self._is_stopped(watched)
