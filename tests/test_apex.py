@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from companies import company, play, plan_of, roles
+from companies import company, plan_of, play, roles
 from naive import make_spec
 from repertory.experience.lanes import FINAL, Lanes
 from repertory.experience.replay import Prioritization, Replay

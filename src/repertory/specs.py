@@ -47,6 +47,11 @@ class ObservationSpec:
         return len(self.seen_shape) == 3
 
     @property
+    def planes_first(self) -> bool:
+        """Whether an image's first axis counts its planes: it is then the shorter one."""
+        return self.is_image and self.seen_shape[0] < self.seen_shape[2]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of one stored observation."""
         return math.prod(self.shape) * (1 if self.dtype == "uint8" else 4)

@@ -45,10 +45,11 @@ def make_light(
         dense = [(cut[f"Dense_{index}/kernel"], cut[f"Dense_{index}/bias"]) for index in range(layers)]
 
         def values(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-            x = observation
+            x = np.moveaxis(observation, 1, 3) if spec.planes_first else observation
             if x.ndim != 2 or x.dtype != np.float32:
                 x = x.reshape(len(x), -1).astype(np.float32, copy=False)
-                x = x if scale is None else x * scale
+            if scale is not None:
+                x = x * scale
             if len(x) == 1:
                 x = x[0]  # a vector: no matrix has to be packed
             for kernel, bias in dense[:trunk]:

@@ -128,12 +128,7 @@ def encode(observation: jax.Array, spec: ObservationSpec) -> jax.Array:
             pieces.append(_encode_part(flat[:, start : start + part.size], part))
             start += part.size
         x = jnp.concatenate(pieces, axis=-1)
-    return jnp.moveaxis(x, 1, 3) if _planes_first(spec) else x
-
-
-def _planes_first(spec: ObservationSpec) -> bool:
-    """Whether an image's first axis counts its planes: it is then the shorter one."""
-    return spec.is_image and spec.seen_shape[0] < spec.seen_shape[2]
+    return jnp.moveaxis(x, 1, 3) if spec.planes_first else x
 
 
 def _encode_part(x: jax.Array, part: Part) -> jax.Array:
@@ -155,7 +150,7 @@ def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
         return options.kind
     if not spec.is_image:
         return "mlp"
-    height_width = spec.seen_shape[1:] if _planes_first(spec) else spec.seen_shape[:2]
+    height_width = spec.seen_shape[1:] if spec.planes_first else spec.seen_shape[:2]
     return "nature" if min(height_width) >= 36 else "small" if min(height_width) >= 3 else "mlp"
 
 
