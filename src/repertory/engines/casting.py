@@ -72,7 +72,7 @@ class Casting:
             LocalPolicy(stage.agent, weights, seed=plan.seed, rank=rank, **policy),
             stage.lanes,
             page,
-            lambda env_steps: plan.epsilon(env_steps, rank),
+            plan.exploration(rank),
             first_lane=rank * plan.envs_per_actor,
             seed=plan.seed,
             rank=rank,
@@ -134,11 +134,16 @@ class Casting:
         stage, plan = self.stage, self.stage.plan
         ring, due_at = stage.bell("memory"), stage.arrays["due_at"]
 
+        most = 0  # env steps known to be allowed: what the learner has done is looked up only beyond them
+
         def may_play() -> bool:
+            nonlocal most
             env_steps = page.env_steps
             if env_steps >= due_at[0]:
                 ring()
-            return env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
+            if env_steps >= most:
+                most = min(plan.env_steps, plan.most_env_steps(page.updates))
+            return env_steps < most
 
         period = plan.company.pull_period
         return [self._actor(member, page, stage.board(), may_play, pull_period=period, valued=plan.valued)]

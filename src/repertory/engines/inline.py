@@ -73,7 +73,7 @@ class InlineEngine:
             self.policies[rank],
             self.lanes,
             self.counters,
-            lambda env_steps: plan.epsilon(env_steps, rank),
+            plan.exploration(rank),
             first_lane=rank * plan.envs_per_actor,
             seed=plan.seed,
             rank=rank,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from repertory.agents.agent import Agent
@@ -91,16 +92,21 @@ class Plan:
         return options.learning_starts + int(calls) + self.environments
 
     def epsilon(self, env_steps: int, rank: int = 0) -> float:
-        """Share of random actions of an actor; a noisy network explores by itself."""
+        """Share of random actions of an actor after so many env steps."""
+        return self.exploration(rank)(env_steps)
+
+    def exploration(self, rank: int) -> Callable[[int], float]:
+        """An actor's ε by env steps; a noisy network explores by itself."""
         options, company = self.options, self.company
         if options.noisy:
-            return 0.0 if env_steps >= options.learning_starts else 1.0
+            return lambda env_steps: 0.0 if env_steps >= options.learning_starts else 1.0
         if company.exploration == "ladder":
-            return ladder(company.ladder_base, company.ladder_exponent, rank, self.actors)
+            rate = ladder(company.ladder_base, company.ladder_exponent, rank, self.actors)
+            return lambda _: rate
         end = options.epsilon_end
         if company.exploration == "drawn":
             end = float(generator(self.seed, rank, 4).choice(DRAWN_EPSILONS, p=DRAWN_CHANCES))
-        return linear(options.epsilon_start, end, options.epsilon_steps, env_steps)
+        return partial(linear, options.epsilon_start, end, options.epsilon_steps)
 
     def importance(self, env_steps: int) -> float:
         """β of prioritised replay."""
