@@ -124,16 +124,17 @@ class Outcome:
         return [f"{harm.fault}: {problem}" for harm in self.harms for problem in harm.problems] + self.problems
 
 
-def plan_faults(roles: Sequence[str], kinds: Sequence[str], seed: int, ranks: int = 2) -> list[Fault]:
-    """Each of these kinds for each of these roles, in a seeded order, at seeded moments."""
+def plan_faults(topology: str, kinds: Sequence[str], seed: int) -> list[Fault]:
+    """Each of these kinds for each role of a topology, in a seeded order, at seeded moments."""
     chance = np.random.default_rng(seed)
     faults = []
-    for role in roles:
+    for role in ROLES[topology]:
         for kind in kinds:
             fitting = "crash" if kind == "exception" and role not in PLAYING else kind
             when: list[float | str] = [float(chance.uniform(0.0, 1.5)), "saving", "evaluating"]
             moment = when[int(chance.choice(3, p=[0.7, 0.15, 0.15]))]
-            rank = int(chance.integers(ranks)) if role in PLAYING and role != "evaluator" else 0
+            several = role in ("collector", "worker", "thread", "rank") or (topology, role) == ("gorila", "server")
+            rank = int(chance.integers(2)) if several else 0
             faults.append(Fault(role, fitting, moment, rank))
     return [faults[index] for index in chance.permutation(len(faults))]
 
@@ -148,6 +149,7 @@ class Saboteur:
         self.unprovoked: list[str] = []
         self.lost_updates = self._updates = 0
         self._free_since = math.inf
+        self._progress = (-1, time.monotonic())
         self._look = self.supervisor.check
         self.supervisor.check = self.check
 
@@ -164,6 +166,7 @@ class Saboteur:
         elif self._free_since == math.inf and self.supervisor.ready:
             self._free_since = time.monotonic()
         self._pace()
+        self._expect_progress()
 
     @property
     def _under_way(self) -> Harm | None:
@@ -205,6 +208,16 @@ class Saboteur:
             said = [event.sentence() for event in events]
             raise TimeoutError(f"{harm.fault} at {harm.env_steps} env steps was not repaired; events: {said}")
 
+    def _expect_progress(self) -> None:
+        """Faults are over, yet nobody does anything: then something was lost that somebody waits for."""
+        done = int(self.engine.stage.ledger["work"].sum())
+        if done != self._progress[0]:
+            self._progress = (done, time.monotonic())
+        elif time.monotonic() - self._progress[1] > FAULT_S:
+            raise TimeoutError(
+                f"nobody has done anything for {FAULT_S} s at {self.engine.counters.env_steps} env steps"
+            )
+
     def _pace(self) -> None:
         """The run must last as long as there are faults to come, and no longer."""
         to_come = self.waiting or self._under_way is not None
@@ -237,9 +250,13 @@ def run_faults(topology: str, faults: Sequence[Fault], place: Path, *, seed: int
     directory.write_config(to_dict(options))
     saboteur = Saboteur(engine, faults, control, env_steps)
     session = Session(options, engine, directory, History(), called_at=time.time(), resumed=False)
-    with directory.hold():
-        result = session.run()
-    outcome = Outcome(topology, saboteur.harms, result, directory, [], saboteur.unprovoked)
+    outcome = Outcome(topology, saboteur.harms, {}, directory, [], saboteur.unprovoked)
+    try:
+        with directory.hold():
+            outcome.result = session.run()
+    except Exception as error:
+        outcome.problems.append(f"the run ended with {type(error).__name__}: {error}")
+        return outcome
     outcome.problems += [f"{fault} was never due" for fault in saboteur.waiting]
     outcome.problems += _run_problems(outcome, engine, saboteur)
     return outcome
