@@ -79,3 +79,12 @@ def test_resumed_company_goes_on_with_what_the_checkpoint_holds(topology: str, o
     before = (saved["env_steps"] - 200 * (topology != "hogwild")) / saved["updates"]
     assert ended["env_steps"] >= 1500
     assert due == pytest.approx(before, rel=0.15), "env steps for each update, before and after"
+
+
+@pytest.mark.parametrize("topology", ["collectors", "apex"])
+def test_company_learns_from_the_smallest_memory_that_is_not_refused(topology: str) -> None:
+    agent = {"n_step": 12, "learning_starts": 0, "replay_capacity": 6 * 13, "batch_size": 4}
+    rehearsal = company(topology, agent=agent, env_steps=600)
+    play(rehearsal)
+    assert rehearsal.counters.updates > 50
+    rehearsal.close()

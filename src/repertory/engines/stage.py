@@ -32,7 +32,7 @@ BATCHES_AHEAD = 3
 NOTE_BYTES = 8192
 CHECKSUMS = 1024
 GUARD = 8
-"""Slots that readers keep from a lane's oldest, which its actor may be about to overwrite."""
+"""Slots that readers keep from a lane's oldest, which its actor may be about to overwrite; fewer in short lanes."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,14 @@ class Stage:
         plan = self.plan
         lanes = self.lanes if rank is None else self.lanes.part(rank * plan.envs_per_actor, plan.envs_per_actor)
         options, prioritized = plan.options, plan.options.prioritized
+        spare = lanes.length - options.n_step - plan.spec.observation.stack
         return Replay(
             lanes,
             n_step=n_step or options.n_step,
             discount=options.discount,
             next_actions=options.sarsa,
             prioritization=Prioritization(options.priority_exponent) if prioritized else None,
-            guard=min(GUARD, lanes.length // 4) if rank is None else 0,
+            guard=min(GUARD, max(1, spare // 2)) if rank is None else 0,
             buffers=3,
             leaves=self.arrays["priorities"][rank or 0] if prioritized else None,
         )

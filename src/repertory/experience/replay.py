@@ -100,7 +100,7 @@ class Replay:
         self.valued = prioritization is not None and lanes.value is not None
         self.highest = 1.0 if leaves is None else max(1.0, float(leaves.max()))
         self._inherited = leaves is not None
-        self._written = b""
+        self._written, self._head = b"", np.zeros(lanes.count, np.int64)
         self._buffers, self._turn = [dict[str, NDArray[Any]]() for _ in range(buffers)], 0
 
     def __len__(self) -> int:
@@ -115,13 +115,17 @@ class Replay:
         written = start.tobytes() + head.tobytes()
         if written == self._written:
             return
-        self._written = written
+        self._written, self._head = written, head
         ready = np.maximum(np.maximum(head - lookahead + 1, start), self.ready)
-        low = np.maximum(head + (1 + self.guard - lanes.length), 0)
-        low += np.where(low > 0, lanes.spec.observation.stack - 1, 0)
+        low = self._oldest(head, self.guard)
         if self.tree is not None:
             self._reprioritize(self.tree, ready, low)
         self.ready, self.low = ready, np.minimum(low, ready)
+
+    def _oldest(self, head: Indices, guard: int) -> Indices:
+        """The first slot with all its frames that a writer at `head` does not touch within `guard` slots."""
+        low = np.maximum(head + (1 + guard - self.lanes.length), 0)
+        return low + np.where(low > 0, self.lanes.spec.observation.stack - 1, 0)
 
     def _reprioritize(self, tree: PriorityTree, ready: Indices, low: Indices) -> None:
         """New steps get the highest priority seen, or that of their error where the actor knew it (Ape-X: Horgan et
@@ -161,16 +165,27 @@ class Replay:
 
     def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
         """`size` steps; `importance` is β, the exponent that weighs unequal sampling back."""
-        self.refresh()
+        while True:
+            self.refresh()
+            turn = self._turn
+            lane, slot, weight = self._draw(size, rng, importance)
+            sample = self.gather(lane, slot, weight)
+            if self.guard == 0 or (slot >= self._oldest(self.lanes.head[lane], 1)).all():
+                return sample
+            self._turn = turn  # a writer has come round to one of these steps meanwhile: draw anew
+
+    def _draw(
+        self, size: int, rng: np.random.Generator, importance: float
+    ) -> tuple[Indices, Indices, NDArray[np.float32]]:
+        """Lane, slot and weight of each step drawn."""
         if self.tree is None:
-            lane, slot = self._draw_uniform(size, rng)
-            return self.gather(lane, slot, np.ones(size, np.float32))
+            return *self._draw_uniform(size, rng), np.ones(size, np.float32)
         leaf = self.tree.sample(rng.random(size))
         lane, position = leaf // self.lanes.length, leaf % self.lanes.length
-        head = self.lanes.head[lane]
+        head = self._head[lane]  # as `refresh` saw it: the writer may have moved on
         slot = head - (head - position) % self.lanes.length
         share = self.tree.get(leaf) * (max(len(self), 1) / self.tree.total)
-        return self.gather(lane, slot, (share**-importance).astype(np.float32))
+        return lane, slot, (share**-importance).astype(np.float32)
 
     def _draw_uniform(self, size: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Equal chances for every step: draw among all slots, and again for those that hold no step."""
