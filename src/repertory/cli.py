@@ -6,10 +6,13 @@ import contextlib
 import io
 import itertools
 import json
+import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(arguments)
+        with _leave_at_once():
+            return _dispatch(arguments)
     except EnvironmentFailure as error:
         if error.__cause__ is not None and _has_foreign_frame(error.__cause__):
             traceback.print_exception(error.__cause__)
@@ -98,6 +102,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 1
+
+
+@contextlib.contextmanager
+def _leave_at_once() -> Iterator[None]:
+    """Before a run has begun there is nothing to save, and after it nothing is left to: a signal just ends us.
+
+    Not by KeyboardInterrupt: raised inside one of the array library's callbacks, that is lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _has_foreign_frame(error: BaseException) -> bool:
