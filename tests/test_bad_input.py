@@ -159,6 +159,42 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --agent.prioritized --agent.no-replay", "--agent.prioritized needs a replay"),
         ("train CartPole-v1 --agent.replay-capacity 10", "can't hold --agent.learning-starts"),
         ("train CartPole-v1 --name ../up", "'../up' cannot be the name of a run"),
+        ("train CartPole-v1 --topology collectors --agent.no-replay", "topology 'collectors' learns from a memory"),
+        ("train CartPole-v1 --topology all_reduce --agent.no-replay", "choose --topology hogwild, or single"),
+        ("train CartPole-v1 --topology gorila --agent.noisy", "noisy networks are not made for that"),
+        ("train CartPole-v1 --topology hogwild --agent.noisy", "choose --topology collectors, or --agent.no-noisy"),
+        (
+            "train CartPole-v1 --topology parameter_server --agent.prioritized --company.memory shared",
+            "topology 'parameter_server' can't prioritise a memory that several processes draw from",
+        ),
+        (
+            "train CartPole-v1 --topology hogwild --company.method replay --agent.prioritized",
+            "topology 'hogwild' can't prioritise a memory that several processes draw from",
+        ),
+        ("train CartPole-v1 --company.actor-priorities", "--company.actor-priorities needs --agent.prioritized"),
+        (
+            "train CartPole-v1 --topology gorila --agent.prioritized --company.actor-priorities",
+            "needs --agent.prioritized and --topology collectors or apex",
+        ),
+        (
+            "train CartPole-v1 --topology parameter_server --company.mode synchronous --company.push-period 2",
+            "--company.push-period must be 1 where servers wait for every worker's gradient",
+        ),
+        (
+            "train CartPole-v1 --topology collectors --company.method sarsa",
+            "--company.method sarsa is for --topology hogwild",
+        ),
+        (
+            "train CartPole-v1 --agent sarsa --topology hogwild --company.method n_step_q",
+            "bootstraps from the best action; for Sarsa choose sarsa",
+        ),
+        (
+            "train CartPole-v1 --topology hogwild --company.method replay --agent.no-replay",
+            "--company.method replay learns from a memory",
+        ),
+        ("train CartPole-v1 --agent rainbow --topology gorila", "sends gradients of one vector"),
+        ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
+        ("train CartPole-v1 --topology single --engine processes", "does not run on engine 'processes'"),
         ("resume absent", "there is no run 'absent'; there are no runs in runs"),
         ("evaluate absent", "there is no run 'absent'; there are no runs in runs"),
     ],

@@ -25,8 +25,11 @@ class Pacing:
         return max(0, int(seen * self.replay_ratio / self.batch_size) - self.updates)
 
     def due_at(self, updates: int) -> int:
-        """Env steps at which so many more updates will be owed."""
-        return self.learning_starts + math.ceil((self.updates + updates) * self.batch_size / self.replay_ratio)
+        """The first count of env steps at which so many more updates will be owed."""
+        at = self.learning_starts + math.floor((self.updates + updates) * self.batch_size / self.replay_ratio) - 1
+        while self.owed(at) < updates:  # a step or two: division rounds
+            at += 1
+        return at
 
     def made(self, updates: int) -> None:
         """That many updates were made."""

@@ -191,8 +191,12 @@ def _check_company(options: RunOptions) -> None:
         raise UserError("--company.actor-priorities needs --agent.prioritized and --topology collectors or apex")
     if company.mode == "synchronous" and company.push_period > 1:
         raise UserError("--company.push-period must be 1 where servers wait for every worker's gradient")
-    if options.topology != "hogwild" and options.agent_name == "sarsa" and company.method != "one_step_q":
+    if options.topology != "hogwild" and company.method != "one_step_q":
         raise UserError(f"--company.method {company.method} is for --topology hogwild")
+    if company.method == "n_step_q" and (options.agent_name == "sarsa" or agent.sarsa):
+        raise UserError("--company.method n_step_q bootstraps from the best action; for Sarsa choose sarsa")
+    if company.method == "replay" and not agent.replay:
+        raise UserError("--company.method replay learns from a memory; drop it or drop --agent.no-replay")
 
 
 def resolve(options: RunOptions) -> RunOptions:
