@@ -120,7 +120,7 @@ SPEEDS = {
 @pytest.mark.parametrize("per_call", [1, 4])
 @pytest.mark.parametrize("speeds", SPEEDS)
 def test_replay_ratio_of_collectors_stays_in_its_window_whatever_the_speeds(speeds: str, per_call: int) -> None:
-    """Turns in random order, some members seldom: learning is never ahead of playing, nor more than its window behind."""
+    """Turns in random order, some members seldom: learning is never ahead of playing, nor beyond its window behind."""
     wishes = {"replay_ratio": 2.0, "batch_size": 8, "updates_per_call": per_call, "learning_starts": 100}
     rehearsal = company("collectors", agent=wishes, env_steps=800)
     plan, page, rng = rehearsal.plan, rehearsal.counters, np.random.default_rng(per_call)
