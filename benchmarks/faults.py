@@ -135,7 +135,7 @@ def _row(outcome: Outcome, harm: Harm, seed: int) -> dict[str, Any]:
 def signal_driver(place: Path, index: int, topologies: list[str]) -> dict[str, Any]:
     """Start a run, wait until it is at a stage, send a signal, and look what is left."""
     number, turn = SIGNALS[index % len(SIGNALS)], index // len(SIGNALS)
-    at, topology = STAGES[turn % len(STAGES)], topologies[(turn + index) % len(topologies)]
+    at, topology = STAGES[turn % len(STAGES)], topologies[(turn + 2 * (index % len(SIGNALS))) % len(topologies)]
     group, chance = turn % 2 == 1 and number != signal.SIGKILL, np.random.default_rng(index)
     driver, problems, code, resumed = Driver.train(place, topology, at), [], None, False
     began = time.monotonic()

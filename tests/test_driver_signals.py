@@ -24,7 +24,7 @@ def drivers() -> Iterator[list[Driver]]:
 
 
 @pytest.mark.parametrize(
-    ("topology", "at", "group"), [("collectors", "training", False), ("all_reduce", "saving", True)]
+    ("topology", "at", "group"), [("gorila", "training", False), ("all_reduce", "saving", True)]
 )
 def test_interrupted_run_leaves_nobody_and_goes_on_where_it_was(
     tmp_path: Path, drivers: list[Driver], topology: str, at: str, group: bool

@@ -206,9 +206,9 @@ class Stage:
         elif not self.plan.topology.has("server"):
             self.safe().load_state(arrays)
         else:
-            for server, cut in enumerate(self.slices):
-                whole = (self.agent.layout.size,)
-                parts = {name: array[cut] if array.shape == whole else array for name, array in arrays.items()}
+            whole = (self.agent.layout.size,)
+            for server, cut in enumerate(self.slices):  # a checkpoint holds arrays of one number as numbers
+                parts = {name: array[cut] if np.shape(array) == whole else array for name, array in arrays.items()}
                 self.safe(server).load_state(parts)
 
     def weights(self) -> tuple[int, NDArray[np.float32]]:
