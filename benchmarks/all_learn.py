@@ -33,7 +33,7 @@ SYSTEMS = {
     "parameter_server, bounded staleness": "--topology parameter_server --company.mode bounded",
     "gorila, bundled": "--topology gorila --company.memory local",
     "gorila, global replay": "--topology gorila --company.memory shared",
-    "hogwild, one-step Q": "--topology hogwild --company.method one_step_q",
+    "hogwild, one-step Q": "--topology hogwild --company.method one_step_q --actors 4 --agent.learning-rate-steps 800000",
     "hogwild, n-step Q": "--topology hogwild --company.method n_step_q --company.update-steps 10",
     "hogwild, Sarsa": f"--topology hogwild {SARSA}",
     "hogwild, local replay": f"--topology hogwild {REPLAY}",
