@@ -24,7 +24,7 @@ REPLAY = (
     "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --company.exploration same "
     "--company.target-steps 200 --envs-per-actor 16"
 )
-SARSA = "--company.method sarsa --actors 4 --agent.learning-rate-steps 800000"
+FOUR = "--actors 4 --agent.learning-rate-steps 800000"
 SYSTEMS = {
     "collectors": "--topology collectors",
     "apex": "--topology apex",
@@ -33,9 +33,9 @@ SYSTEMS = {
     "parameter_server, bounded staleness": "--topology parameter_server --company.mode bounded",
     "gorila, bundled": "--topology gorila --company.memory local",
     "gorila, global replay": "--topology gorila --company.memory shared",
-    "hogwild, one-step Q": "--topology hogwild --company.method one_step_q --actors 4 --agent.learning-rate-steps 800000",
+    "hogwild, one-step Q": f"--topology hogwild --company.method one_step_q {FOUR}",
     "hogwild, n-step Q": "--topology hogwild --company.method n_step_q --company.update-steps 10",
-    "hogwild, Sarsa": f"--topology hogwild {SARSA}",
+    "hogwild, Sarsa": f"--topology hogwild --company.method sarsa {FOUR}",
     "hogwild, local replay": f"--topology hogwild {REPLAY}",
     "all_reduce": "--topology all_reduce",
     "all_reduce, float16": "--topology all_reduce --company.compression float16",
