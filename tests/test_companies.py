@@ -82,9 +82,14 @@ def test_resumed_company_goes_on_with_what_the_checkpoint_holds(topology: str, o
 
 
 @pytest.mark.parametrize("topology", ["collectors", "apex"])
-def test_company_learns_from_the_smallest_memory_that_is_not_refused(topology: str) -> None:
-    agent = {"n_step": 12, "learning_starts": 0, "replay_capacity": 6 * 13, "batch_size": 4}
-    rehearsal = company(topology, agent=agent, env_steps=600)
-    play(rehearsal)
-    assert rehearsal.counters.updates > 50
+@pytest.mark.parametrize("n_step", [1, 2, 12, 40])
+def test_smallest_memory_that_is_not_refused_always_has_a_step_to_draw(topology: str, n_step: int) -> None:
+    agent = {"n_step": n_step, "learning_starts": 0, "replay_capacity": 6 * (n_step + 1), "batch_size": 4}
+    rehearsal = company(topology, agent=agent)
+    lanes, replay = rehearsal.stage.lanes, rehearsal.stage.replay()
+    every, nobody, blank = np.arange(6), np.zeros(6, bool), np.zeros((6, 4), np.float32)
+    for _ in range(3 * lanes.length):
+        lanes.append(every, np.ones(6, np.int64), np.ones(6, np.float32), nobody, nobody, blank, None, 0)
+        replay.refresh()
+        assert (replay.ready > replay.low).all() or lanes.head[0] <= n_step
     rehearsal.close()

@@ -19,7 +19,7 @@ from repertory.experience.lanes import Lanes
 from repertory.roles.safe import Safe
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
-SIZE = 30_000
+SIZE = 100_000
 LEARNED = LearnerState(
     *[jax.ShapeDtypeStruct((SIZE,), "float32")] * 2,
     jax.ShapeDtypeStruct((SIZE,), "float32"),
@@ -35,7 +35,9 @@ def publish_for_ever(block: Block) -> None:
     board, version = Board(block.arrays()), 0
     while True:
         version += 1
-        board.publish(version, np.full(SIZE, version, np.float32))
+        board.publish(version, np.float32(version))
+        if version % 3 == 0:
+            time.sleep(1e-4)  # between bursts there is time to read
 
 
 def save_for_ever(block: Block, count: int) -> None:
