@@ -14,6 +14,7 @@ import tempfile
 import repertory
 from repertory.runs import metrics
 
+ASYNCHRONOUS = {"method": "replay", "exploration": "same", "target_steps": 4_000, "pull_period": 4}
 WARM_UP = 1_150
 """Env steps after which the clock starts; learning starts at 1,000."""
 
@@ -37,7 +38,7 @@ def main() -> None:
             topology=options.topology,
             actors=options.actors,
             threads=options.threads,
-            company_options={"method": "replay", "exploration": "same", "target_steps": 4_000, "pull_period": 4},
+            company_options=ASYNCHRONOUS if options.topology == "hogwild" else {},
             envs_per_actor=options.environments // options.actors,
             eval_every=10**9,
             eval_episodes=1,

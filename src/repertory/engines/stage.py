@@ -283,7 +283,7 @@ class SharedStore:
 
     def latest(self) -> tuple[int, Any]:
         """For a policy: the weights as they are now, whose version is the count of updates."""
-        return int(self._names.updates), self.vectors()[0]
+        return int(self._names.updates), self._names.weights.copy()
 
     def publish(self, version: int, weights: Any) -> None:
         """Nobody publishes: the weights are there."""
