@@ -200,6 +200,7 @@ class Saboteur:
             harm.seconds = round(time.monotonic() - harm.began, 2)
             harm.named, harm.restarts = named[0].sentence(), len({event.restarts for event in events})
             harm.problems += _badly_named(harm.fault, named[0])
+            harm.problems += replay_problems(self.engine.stage, live=True)  # before the place is overwritten
             self.unprovoked += [
                 event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
             ]
@@ -305,19 +306,19 @@ def update_problems(engine: Any, lost: int, restarts: int) -> list[str]:
     return problems
 
 
-def replay_problems(stage: Stage) -> list[str]:
+def replay_problems(stage: Stage, *, live: bool = False) -> list[str]:
     """Walks every lane: whole episodes, each step following from the one before by CartPole's physics."""
     problems = []
     for lane in range(stage.lanes.count):
-        problems += [f"lane {lane}: {problem}" for problem in lane_problems(stage, lane)]
+        problems += [f"lane {lane}: {problem}" for problem in lane_problems(stage, lane, live=live)]
     return problems
 
 
-def lane_problems(stage: Stage, lane: int) -> list[str]:
-    """What is wrong with one lane."""
+def lane_problems(stage: Stage, lane: int, *, live: bool = False) -> list[str]:
+    """What is wrong with one lane; of a live one, without what its writer may be changing meanwhile."""
     lanes = stage.lanes
     head, start = int(lanes.head[lane]), int(lanes.start[lane])
-    slots = np.arange(max(0, head - lanes.length + 2), head)
+    slots = np.arange(max(0, head - lanes.length + (10 if live else 2)), head)
     at, after = slots % lanes.length, (slots + 1) % lanes.length
     flags, age, ahead = lanes.flags[lane, at], lanes.age[lane, at], lanes.age[lane, after]
     final, over = (flags & FINAL) != 0, (flags & (TERMINATED | TRUNCATED)) != 0
@@ -339,6 +340,8 @@ def lane_problems(stage: Stage, lane: int) -> list[str]:
         "end without a fall": ~final & ~falls & ((flags & TERMINATED) != 0),
     }
     found = [f"{int(bad.sum())} x {what}, first at slot {slots[bad][0]}" for what, bad in wrong.items() if bad.any()]
+    if live:
+        return found
     if not start <= head or (head > start and int(lanes.age[lane, start % lanes.length]) != 0):
         found.append(f"start {start} and head {head} do not fit")
     if len(slots) < min(100, lanes.length - 2):
