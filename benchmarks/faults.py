@@ -4,7 +4,8 @@
     python benchmarks/faults.py --signals 0      # only faults of members
     python benchmarks/faults.py --rounds 0       # only signals to drivers
 
-The faults and what is checked after them: tests/faults.py, tests/drivers.py. The file is written after each run.
+The faults and what is checked after them: tests/faults.py, tests/drivers.py. The file is written after each run; what
+was recorded of the part that is left out stays in it. A signal that came when the driver had ended is sent to another.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from faults import ROLES, Harm, Outcome, plan_faults, run_faults
 RESULTS = Path(__file__).parent / "results/faults.json"
 KINDS = ("exception", "kill", "stop")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+ATTEMPTS = 5
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=20, help="each signal so often to a driver")
     parser.add_argument("--topologies", nargs="*", default=list(ROLES))
     options = parser.parse_args()
-    record = Record()
+    record = Record(keep_faults=options.rounds == 0, keep_signals=options.signals == 0)
     for number in range(options.rounds):
         for index, topology in enumerate(options.topologies):
             with tempfile.TemporaryDirectory() as place:
@@ -48,8 +50,12 @@ def main() -> None:
                     run_faults(topology, plan_faults(topology, KINDS, seed), Path(place), seed=seed), seed
                 )
     for index in range(options.signals * len(SIGNALS)):
-        with tempfile.TemporaryDirectory() as place:
-            record.add_signal(signal_driver(Path(place), index, options.topologies))
+        for attempt in range(ATTEMPTS):
+            with tempfile.TemporaryDirectory() as place:
+                row = signal_driver(Path(place), index, attempt, options.topologies)
+            if row["delivered"]:
+                break
+        record.add_signal(row)
     print(json.dumps(record.summary(), indent=1))
     sys.exit(0 if record.summary()["failed"] == 0 else 1)
 
@@ -57,10 +63,11 @@ def main() -> None:
 class Record:
     """All rows so far, in a file."""
 
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.runs: list[dict[str, Any]] = []
-        self.signals: list[dict[str, Any]] = []
+    def __init__(self, *, keep_faults: bool, keep_signals: bool) -> None:
+        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        self.rows: list[dict[str, Any]] = before.get("faults", []) if keep_faults else []
+        self.runs: list[dict[str, Any]] = before.get("runs", []) if keep_faults else []
+        self.signals: list[dict[str, Any]] = before.get("signals", []) if keep_signals else []
 
     def add_faults(self, outcome: Outcome, seed: int) -> None:
         """A run's rows; a problem of the whole run is none of a single fault, but counts as failed by itself."""
@@ -132,17 +139,17 @@ def _row(outcome: Outcome, harm: Harm, seed: int) -> dict[str, Any]:
     }
 
 
-def signal_driver(place: Path, index: int, topologies: list[str]) -> dict[str, Any]:
+def signal_driver(place: Path, index: int, attempt: int, topologies: list[str]) -> dict[str, Any]:
     """Start a run, wait until it is at a stage, send a signal, and look what is left."""
     number, turn = SIGNALS[index % len(SIGNALS)], index // len(SIGNALS)
     at, topology = STAGES[turn % len(STAGES)], topologies[(turn + 2 * (index % len(SIGNALS))) % len(topologies)]
-    group, chance = turn % 2 == 1 and number != signal.SIGKILL, np.random.default_rng(index)
-    driver, problems, code, resumed = Driver.train(place, topology, at), [], None, False
+    group, chance = turn % 2 == 1 and number != signal.SIGKILL, np.random.default_rng([index, attempt])
+    driver, problems, code, resumed, delivered = Driver.train(place, topology, at), [], None, False, False
     began = time.monotonic()
     try:
         await_stage(driver, at, chance)
         began = time.monotonic()
-        driver.signal(number, group=group)
+        delivered = driver.signal(number, group=group)
         code = driver.wait(60)
         problems += [f"left behind: {one}" for one in driver.leftovers()]
         seconds = time.monotonic() - began
@@ -156,11 +163,13 @@ def signal_driver(place: Path, index: int, topologies: list[str]) -> dict[str, A
         problems.append(f"{type(error).__name__}: {error}; said {driver.said()[-300:]}")
     finally:
         driver.end()
+    problems += [] if delivered or problems else ["the driver had ended before the signal"]
     return {
         "topology": topology,
         "signal": signal.Signals(number).name,
         "to": "group" if group else "driver",
         "stage": at,
+        "delivered": delivered,
         "code": code,
         "seconds": round(seconds, 2),
         "resumed": resumed,
