@@ -54,10 +54,12 @@ class Driver:
         """A run that will be at a stage for a while."""
         return cls(place, "train", "CartPole-v1", "--topology", topology, *OPTIONS, *words(OF_STAGE[at]))
 
-    def signal(self, number: int, *, group: bool = False) -> None:
-        """To the driver alone, or to everybody, as a terminal does."""
-        if self.process.poll() is None:
-            (os.killpg if group else os.kill)(self.process.pid, number)
+    def signal(self, number: int, *, group: bool = False) -> bool:
+        """To the driver alone, or to everybody, as a terminal does; whether there was still a driver to hear it."""
+        if self.process.poll() is not None:
+            return False
+        (os.killpg if group else os.kill)(self.process.pid, number)
+        return True
 
     def wait(self, timeout: float = 60) -> int:
         """Its exit code."""
@@ -109,7 +111,7 @@ def await_stage(driver: Driver, at: str, chance: np.random.Generator) -> None:
         "evaluation": lambda: any(row.get("score") is not None for row in rows(driver.run)),
         "ending": lambda: env_steps(driver.run) >= 1300,
     }
-    longest = {"start-up": 4.0, "training": 1.0, "saving": 0.02, "evaluation": 1.0, "ending": 1.0}[at]
+    longest = {"start-up": 6.0, "training": 1.0, "saving": 0.02, "evaluation": 1.0, "ending": 0.4}[at]
     until(lambda: reached[at]() or driver.process.poll() is not None, timeout=90, what=at)
     time.sleep(float(chance.uniform(0.0, longest)))
 

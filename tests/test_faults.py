@@ -14,8 +14,13 @@ import repertory
 from fault_environments import Control
 from faults import ENVIRONMENT, Fault, Outcome, Saboteur, lane_problems, run_faults
 from repertory.engines.supervisor import CompanyFailed
+from repertory.experience.lanes import FINAL, TERMINATED, Lanes
+from repertory.experience.priorities import PriorityTree
+from repertory.experience.replay import Prioritization, Replay
 from repertory.runs import checkpoint
+from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
+ONE_NUMBER = EnvironmentSpec(ObservationSpec((1,), "float32", (Part("number", 1),)), 2, False)
 ENVIRONMENTS = ENVIRONMENT.rpartition(":")[0]
 
 
@@ -141,6 +146,47 @@ def test_fault_checks_see_a_stitched_episode(tmp_path: Path) -> None:
         lanes.arrays[name][0, at] = value
         assert lane_problems(stage, 0) != [], name
         lanes.arrays[name][...] = before[name]
+
+
+def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> None:
+    """As a memory server does that is started again, while the lanes were written on."""
+    lanes = Lanes(ONE_NUMBER, 1, 64)
+    leaves = np.zeros(PriorityTree.padded(64))
+
+    def play(steps: int) -> None:
+        for _ in range(steps):
+            over = np.zeros(1, bool)
+            one = np.zeros((1, 1), np.float32)
+            lanes.append(np.zeros(1, np.int64), np.zeros(1, np.int8), np.ones(1, np.float32), over, over, one, None, 0)
+
+    lanes.begin(np.zeros(1, np.int64), np.zeros((1, 1), np.float32), None)
+    play(60)
+    first = Replay(lanes, prioritization=Prioritization(1.0), guard=4, leaves=leaves)
+    first.refresh()
+    slots = np.arange(30, 60)
+    first.update_priorities(np.zeros(30, np.int64), slots, np.arange(30, 60, dtype=np.float32))
+    play(20)  # slots 0 to 15 are overwritten by 64 to 79, and nobody looks
+    second = Replay(lanes, prioritization=Prioritization(1.0), guard=4, leaves=leaves)
+    second.refresh()
+    kept = leaves[:64]
+    assert np.allclose(kept[30:60], np.arange(30, 60)), "what was learned is kept"
+    assert second.highest >= 59, "new steps come first"
+    assert (kept[60:64] >= 59).all(), "steps of the meantime"
+    assert (kept[16:21] == 0).all(), "nobody draws what is about to be overwritten"
+    assert second.tree is not None
+    assert second.tree.total == pytest.approx(kept.sum())
+
+
+def test_lane_of_a_writer_that_was_killed_between_its_last_two_writes_is_whole() -> None:
+    """Its episode had ended, but `start` had not moved: interrupting it must not end it twice."""
+    lanes = Lanes(ONE_NUMBER, 1, 16)
+    lane, one = np.zeros(1, np.int64), np.zeros((1, 1), np.float32)
+    lanes.begin(lane, one, None)
+    lanes.append(lane, np.zeros(1, np.int8), np.ones(1, np.float32), np.ones(1, bool), np.zeros(1, bool), one, None, 0)
+    lanes.start[0] = 0
+    lanes.interrupt()
+    assert (int(lanes.head[0]), int(lanes.start[0])) == (2, 2)
+    assert lanes.flags[0, :3].tolist() == [TERMINATED, FINAL, 0]
 
 
 def test_control_orders_reach_one_process_once(tmp_path: Path) -> None:
