@@ -190,16 +190,18 @@ class Saboteur:
 
     def _watched(self, fault: Fault) -> Any:
         everybody = self.supervisor.watched
-        return next(one for one in everybody if (one.member.role, one.member.rank) == (fault.role, fault.rank))
+        wanted = (fault.role, fault.rank)
+        return next(one for one in everybody if wanted in [(member.role, member.rank) for member in one.crew])
 
     def _await_repair(self, harm: Harm) -> None:
         """Repaired: there is an event, and everybody is there again and has worked since."""
         events = self.supervisor.events[harm.events :]
-        named = [event for event in events if event.member == f"{harm.fault.role} {harm.fault.rank}"]
+        named = [event for event in events if event.member == str(self._watched(harm.fault))]
         if named and self.supervisor.ready:
             harm.seconds = round(time.monotonic() - harm.began, 2)
             harm.named, harm.restarts = named[0].sentence(), len({event.restarts for event in events})
-            harm.problems += _badly_named(harm.fault, named[0])
+            ranks = [member.rank for member in self._watched(harm.fault).crew]
+            harm.problems += _badly_named(harm.fault, named[0], ranks)
             harm.problems += replay_problems(self.engine.stage, live=True)  # before the place is overwritten
             self.unprovoked += [
                 event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
@@ -226,12 +228,14 @@ class Saboteur:
         self.control.pause_us = 0 if not to_come else SLOW_US if left > 0.3 else SLOWER_US
 
 
-def _badly_named(fault: Fault, event: Any) -> list[str]:
+def _badly_named(fault: Fault, event: Any, ranks: Sequence[int]) -> list[str]:
+    """`ranks` share the process; whose environment got the order is chance."""
     what, trace = NAMED[fault.kind]
     problems = [] if what in event.what else [f"named {event.what!r}, not {what!r}"]
     if fault.kind in FAULTS:
-        worker = f"of worker {1_000_000 if fault.role == 'evaluator' and fault.kind != 'hang' else fault.rank} (seed "
-        if "environment " not in event.what or worker not in event.what or ", step " not in event.what:
+        numbers = [1_000_000] if fault.role == "evaluator" and fault.kind != "hang" else ranks
+        worker = any(f"of worker {number} (seed " in event.what for number in numbers)
+        if "environment " not in event.what or not worker or ", step " not in event.what:
             problems.append(f"worker, environment, seed or step are missing in {event.what!r}")
     return problems if trace in event.trace else [*problems, f"no {trace!r} in the trace {event.trace!r}"]
 

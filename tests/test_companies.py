@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from commands import assert_same_state
-from companies import company, play
+from companies import company, plan_of, play
+from repertory.engines.stage import crews_of, members_of
 
 SERVERS = [
     ("parameter_server", {"mode": mode, "shards": shards, "memory": memory})
@@ -93,3 +94,25 @@ def test_smallest_memory_that_is_not_refused_always_has_a_step_to_draw(topology:
         replay.refresh()
         assert (replay.ready > replay.low).all() or lanes.head[0] <= n_step
     rehearsal.close()
+
+
+@pytest.mark.parametrize(
+    ("actors", "share", "cores", "sizes"),
+    [
+        (2, 0, 2, [1, 1]),
+        (4, 0, 2, [1, 1, 1, 1]),
+        (5, 0, 2, [1, 1, 1, 2]),
+        (64, 0, 2, [16, 16, 16, 16]),
+        (64, 0, 32, [1] * 64),
+        (5, 2, 2, [1, 2, 2]),
+        (3, 8, 2, [3]),
+    ],
+)
+def test_collectors_share_processes_where_there_are_more_than_two_for_each_core(
+    actors: int, share: int, cores: int, sizes: list[int]
+) -> None:
+    plan = plan_of("collectors", actors=actors, envs_per_actor=1, company={"actors_per_process": share})
+    crews = crews_of(plan, cores)
+    assert [len(crew) for crew in crews if crew[0].role == "collector"] == sizes
+    assert all(len(crew) == 1 for crew in crews if crew[0].role != "collector")
+    assert sorted(member.index for crew in crews for member in crew) == list(range(len(members_of(plan))))

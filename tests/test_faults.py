@@ -28,6 +28,17 @@ def check(outcome: Outcome) -> None:
     assert outcome.all_problems() == []
 
 
+def test_collectors_that_share_a_process_fail_and_start_again_together(tmp_path: Path) -> None:
+    faults = [
+        Fault("collector", "exception", 0.3, rank=1),
+        Fault("collector", "kill", 0.2, rank=2),
+        Fault("collector", "hang", 0.2, rank=3),
+        Fault("collector", "stop", "saving"),
+    ]
+    shared = {"actors": 4, "company": {"heartbeat_s": 3.0, "actors_per_process": 2}}
+    check(run_faults("collectors", faults, tmp_path, **shared))
+
+
 def test_collectors_survive_faults_of_every_role(tmp_path: Path) -> None:
     faults = [
         Fault("learner", "kill", 0.5),

@@ -2,7 +2,7 @@
 
 w1  CartPole-v1 DQN, MLP 120-84, batch 128, one update per env step: updates/s
 w2  CartPole-v1 with its zoo's tuned settings: seconds until 20 greedy episodes average 475
-w3  Pong with the Nature network: agent steps/s
+w3  Pong with the Nature network: agent steps/s; DQN on one environment, or A2C on 8 in a process each
 slow  CartPole-v1 with 5 ms of sleep a step, a process each, DQN with one update of 128 per 16 env steps: env steps/s
 """
 
@@ -20,11 +20,14 @@ from typing import Any  # noqa: E402
 import gymnasium as gym  # noqa: E402
 import torch  # noqa: E402
 from slow import BATCH, LEARNING_STARTS, STEPS_PER_UPDATE, Slow, pss_mb, warm_up  # noqa: E402
-from stable_baselines3 import DQN, PPO  # noqa: E402
+from stable_baselines3 import A2C, DQN, PPO  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack  # noqa: E402
+
+ALGORITHMS = {"w1": ("dqn",), "w2": ("dqn", "ppo"), "w3": ("dqn", "a2c"), "slow": ("dqn",)}
+A2C_WORKERS = 8
 
 
 class Timer(BaseCallback):
@@ -148,12 +151,33 @@ def solve(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def pong(options: argparse.Namespace) -> dict[str, Any]:
-    """w3"""
+def make_pong() -> gym.Env:
+    """Registered here, since an environment in a process of its own does not inherit it."""
     import ale_py
 
     gym.register_envs(ale_py)
-    stage = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=1, seed=options.seed), 4)
+    return gym.make("PongNoFrameskip-v4")
+
+
+def pong(options: argparse.Namespace) -> dict[str, Any]:
+    """w3"""
+    return pong_a2c(options) if options.algo == "a2c" else pong_dqn(options)
+
+
+def pong_a2c(options: argparse.Namespace) -> dict[str, Any]:
+    """w3 with A2C: one update per 5 steps of every environment"""
+    games = make_atari_env(make_pong, n_envs=A2C_WORKERS, seed=options.seed, vec_env_cls=SubprocVecEnv)
+    stage = VecFrameStack(games, 4)
+    model = A2C("CnnPolicy", stage, ent_coef=0.01, vf_coef=0.25, device="cpu")
+    timer = Timer(1_500, seconds=options.seconds)
+    model.learn(10**8, callback=timer)
+    stage.close()
+    return {"workers": A2C_WORKERS, **timer.figures()}
+
+
+def pong_dqn(options: argparse.Namespace) -> dict[str, Any]:
+    """w3 with DQN: one update per 4 steps"""
+    stage = VecFrameStack(make_atari_env(make_pong, n_envs=1, seed=options.seed), 4)
     model = DQN(
         "CnnPolicy",
         stage,
@@ -204,14 +228,16 @@ def slow(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=("w1", "w2", "w3", "slow"))
-    parser.add_argument("--algo", choices=("dqn", "ppo"), default="dqn")
+    parser.add_argument("workload", choices=ALGORITHMS)
+    parser.add_argument("--algo", choices=("dqn", "ppo", "a2c"), default="dqn")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=45.0)
     parser.add_argument("--workers", type=int, default=4, help="environments of `slow`")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads; 0 = its own choice")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.algo not in ALGORITHMS[options.workload]:
+        parser.error(f"{options.workload} is for {' and '.join(ALGORITHMS[options.workload])}, not {options.algo}")
     if options.threads:
         torch.set_num_threads(options.threads)
     result = {"w1": learner, "w2": solve, "w3": pong, "slow": slow}[options.workload](options)

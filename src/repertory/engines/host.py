@@ -1,4 +1,7 @@
-"""The inside of a child process: builds one member's roles and lets them work until the driver says otherwise."""
+"""The inside of a child process: builds its members' roles and lets them work until the driver says otherwise.
+
+A process has one member, or several that mostly wait for their environments: each of those has a thread.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import gc
 import json
 import os
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
 from repertory.engines.casting import Casting
 from repertory.engines.collective import GlooCollective
@@ -27,6 +32,10 @@ from repertory.runtime import die_with_fork_server, start_jax, wake_up_sharply
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
 USER_ERROR = 2
+LEAVE_S = 3.0
+"""So long a process waits for its other members when one has left."""
+BUILDING = threading.Lock()
+"""One member after the other: importing a user's file twice at once would find half of it."""
 PLAYERS, YIELDING = ("collector", "evaluator"), 15
 """Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end."""
 
@@ -44,7 +53,7 @@ class Kit:
     threads: int
 
 
-def perform(kit: Kit, index: int) -> None:
+def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     """The child's main function; it never returns with an error unsaid."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # both may reach the whole group; the driver decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -52,9 +61,43 @@ def perform(kit: Kit, index: int) -> None:
     kit.lifeline.watch(lambda: os._exit(1))
     faulthandler.enable(kit.report.fd)
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
-    try:
-        host = Host(kit, index)
+    with _last_words(kit):
+        agent = _prepare(kit, members_of(kit.plan)[crew[0]])
+    others = [threading.Thread(target=_serve, args=(kit, agent, index), daemon=True) for index in crew[1:]]
+    for other in others:
+        other.start()
+    _serve(kit, agent, crew[0])
+    for other in others:
+        other.join(LEAVE_S)
+    os._exit(0)  # neither JAX's nor an environment's threads may keep the process
+
+
+def _prepare(kit: Kit, member: Member) -> Agent:
+    """What a process does once, whoever its members are; they all have the same role."""
+    plan = kit.plan
+    start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
+    gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
+    if member.role in PLAYERS:
+        os.nice(YIELDING)
+        wake_up_sharply()
+    if member.role == "rank":
+        GlooCollective.join(kit.meeting, plan.actors, member.rank)
+    return plan.make_agent(kit.threads)
+
+
+def _serve(kit: Kit, agent: Agent, index: int) -> None:
+    """One member's life."""
+    with _last_words(kit):
+        with BUILDING:
+            host = Host(kit, agent, index)
         host.run()
+
+
+@contextlib.contextmanager
+def _last_words(kit: Kit) -> Iterator[None]:
+    """An error ends the process, and is said before."""
+    try:
+        yield
     except EnvironmentFailure as error:  # before its kind: an environment may do better the next time
         write_report(kit.report.fd, str(error), _trace(error.__cause__ or error))
         os._exit(1)
@@ -64,7 +107,6 @@ def perform(kit: Kit, index: int) -> None:
     except BaseException as error:
         write_report(kit.report.fd, f"{type(error).__name__}: {error}", _trace(error))
         os._exit(1)
-    os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
 def _trace(error: BaseException) -> str:
@@ -90,18 +132,9 @@ def read_report(fd: int) -> tuple[str, str]:
 class Host:
     """One member's roles, taking turns."""
 
-    def __init__(self, kit: Kit, index: int) -> None:
+    def __init__(self, kit: Kit, agent: Agent, index: int) -> None:
         plan = kit.plan
-        start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
         self.kit = kit
-        who = members_of(plan)[index]
-        gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
-        if who.role in PLAYERS:
-            os.nice(YIELDING)
-            wake_up_sharply()
-        if who.role == "rank":
-            GlooCollective.join(kit.meeting, plan.actors, who.rank)
-        agent = plan.make_agent(kit.threads)
         self.stage = Stage(plan, agent, kit.block.arrays(), self._ring)
         self.waiting = self.stage.ledger["waiting"]
         self.member: Member = self.stage.members[index]

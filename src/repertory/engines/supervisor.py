@@ -15,7 +15,7 @@ from repertory.engines.collective import meeting_place
 from repertory.engines.host import USER_ERROR, Kit, perform, read_report
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
-from repertory.engines.stage import Member, Stage, members_of
+from repertory.engines.stage import Member, Stage, crews_of, members_of
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, fork_server
 
@@ -38,15 +38,28 @@ class CompanyFailed(RuntimeError):
 
 @dataclass
 class Watched:
-    """One member as its supervisor sees it."""
+    """One process as its supervisor sees it, and the members that share it."""
 
-    member: Member
+    crew: tuple[Member, ...]
     report: Descriptor
     process: Any = None
     started: float = 0.0
     failures: int = 0
     worked: int = 0
     recovered: int = 0
+
+    @property
+    def member(self) -> Member:
+        """The first of them; most are alone."""
+        return self.crew[0]
+
+    @property
+    def indices(self) -> list[int]:
+        """Their pages."""
+        return [member.index for member in self.crew]
+
+    def __str__(self) -> str:
+        return str(self.member) if len(self.crew) == 1 else f"{self.member} to {self.crew[-1].rank}"
 
 
 @dataclass
@@ -72,8 +85,9 @@ class Supervisor:
         self.lifeline = Lifeline()
         members = members_of(plan)
         if len(members) > BEYOND:
-            raise UserError(f"{len(members)} processes were asked for; {BEYOND} are possible: lower --actors")
-        self.watched = [Watched(member, Descriptor(os.memfd_create("report"))) for member in members]
+            raise UserError(f"{len(members)} members were asked for; {BEYOND} are possible: lower --actors")
+        crews = crews_of(plan, os.cpu_count() or 1)
+        self.watched = [Watched(crew, Descriptor(os.memfd_create("report"))) for crew in crews]
         self.events: list[Event] = []
         self.restarts = 0
         self._meeting = ""
@@ -86,17 +100,16 @@ class Supervisor:
             self._start(watched)
 
     def _start(self, watched: Watched) -> None:
-        row = self.stage.page(watched.member).row
-        row["beat"] = row["together"] = row["waiting"] = 0
-        row["place"] = -1
+        ledger, crew = self.stage.ledger, watched.indices
+        for name in ("beat", "together", "waiting"):
+            ledger[name][crew] = 0
+        ledger["place"][crew] = -1
         _clear(watched.report.fd)
         kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads)
-        watched.process = fork_server().Process(
-            target=perform, args=(kit, watched.member.index), name=str(watched.member)
-        )
+        watched.process = fork_server().Process(target=perform, args=(kit, tuple(crew)), name=str(watched))
         watched.process.start()
-        watched.started, watched.worked = time.monotonic(), int(row["work"])
-        watched.recovered = int(row["failures"])
+        watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())
+        watched.recovered = int(ledger["failures"][crew].sum())
 
     @property
     def ready(self) -> bool:
@@ -110,20 +123,20 @@ class Supervisor:
             self._returned = now
         for watched in self.watched:
             self._hear(watched)
-            what = self._gone(watched) or self._silent(watched)
+            what = self._gone(watched) or next(filter(None, (self._silent(watched, who) for who in watched.crew)), "")
             if what:
                 self._replace(watched, what)
         self._looked = time.monotonic()
 
     def _hear(self, watched: Watched) -> None:
         """Failures that the member has recovered from by itself."""
-        failures = int(self.stage.ledger["failures"][watched.member.index])
+        failures = int(self.stage.ledger["failures"][watched.indices].sum())
         if failures > watched.recovered:
             sentence, trace = read_report(watched.report.fd)
             _clear(watched.report.fd)  # else it would be taken for its last words, if it were killed later
             self.restarts += failures - watched.recovered
             watched.recovered = failures
-            self.events.append(Event(str(watched.member), f"met a failure: {sentence}", trace, self.restarts))
+            self.events.append(Event(str(watched), f"met a failure: {sentence}", trace, self.restarts))
 
     def _gone(self, watched: Watched) -> str:
         code = watched.process.exitcode
@@ -140,9 +153,9 @@ class Supervisor:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"{how}: {sentence}" if sentence else how
 
-    def _silent(self, watched: Watched) -> str:
+    def _silent(self, watched: Watched, member: Member) -> str:
         """A member that has not beaten for too long; waiting for others in a collective is no silence."""
-        row, now = self.stage.page(watched.member).row, time.monotonic()
+        row, now = self.stage.page(member).row, time.monotonic()
         limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
         since = max(beat or watched.started, self._returned)
         if now - since <= (limit if beat else max(START_S, limit)):
@@ -151,7 +164,7 @@ class Supervisor:
         if self._waits_for_others(watched) and not stopped:
             return ""
         where, seed, step = (int(number) for number in row["place"])
-        inside = f" inside environment {where} of worker {watched.member.rank} (seed {seed}, step {step})"
+        inside = f" inside environment {where} of worker {member.rank} (seed {seed}, step {step})"
         if not stopped:
             self._dump(watched)
         state = "was stopped and silent" if stopped else "was silent" if beat else "has not started, silent"
@@ -180,23 +193,21 @@ class Supervisor:
     def _replace(self, watched: Watched, what: str) -> None:
         """End what is left of it, and start it again, if it may."""
         trace = read_report(watched.report.fd)[1]
-        work = int(self.stage.ledger["work"][watched.member.index])
+        work = int(self.stage.ledger["work"][watched.indices].sum())
         enough = 1 if watched.member.role in ONE_IS_ENOUGH else PROGRESS
         watched.failures = 1 if work - watched.worked >= enough else watched.failures + 1
         group = [watched]
         if watched.member.role in self.plan.topology.together:
             group = [other for other in self.watched if other.member.role == watched.member.role]
         self.restarts += 1
-        self.events.append(Event(str(watched.member), what, trace, self.restarts))
+        self.events.append(Event(str(watched), what, trace, self.restarts))
         for each in group:
             self._name_another(each, watched)
             _end(each.process)
             each.process = None
         if watched.failures > self.plan.company.restarts:
             tail = f"\n{trace.rstrip()}" if trace else ""
-            raise CompanyFailed(
-                f"{watched.member} {what}; it failed {watched.failures} times without getting to work{tail}"
-            )
+            raise CompanyFailed(f"{watched} {what}; it failed {watched.failures} times without getting to work{tail}")
         if len(group) > 1:
             self._meeting = meeting_place()
         for each in group:

@@ -1,6 +1,6 @@
 """Tells Gymnasium of the environments that are ours; imports the standard library only.
 
-`import repertory` takes 0.03 s and 12 MB. Importing Gymnasium there, to register an environment that most runs never
+`import repertory` takes 0.03 s and 12 MB. Importing Gymnasium there, to register environments that most runs never
 ask for, would make it 0.18 s and 38 MB, also for `repertory --help` and for processes that play nothing. So ours are
 registered at once where Gymnasium is imported already, and else right after it has registered its own: a finder waits
 for that import, and goes. What is registered is a place to import from; the environment itself is imported when made.
@@ -14,6 +14,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 SLOW_CARTPOLE = "repertory/SlowCartPole-v1"
+MASKED_CARTPOLE = "repertory/MaskedCartPole-v1"
+T_MAZE = "repertory/TMaze-v1"
+_OURS = {
+    SLOW_CARTPOLE: ("slow_cartpole:SlowCartPole", 475.0, 500),
+    MASKED_CARTPOLE: ("memory_tasks:MaskedCartPole", 475.0, 500),
+    T_MAZE: ("memory_tasks:TMaze", 0.9, 100),
+}
+"""Where each is imported from, the score at which it is solved, and the steps after which an episode is cut."""
+
 _GYMNASIUM = "gymnasium.envs"
 """The module that registers Gymnasium's own environments."""
 
@@ -30,9 +39,9 @@ def _register() -> None:
     # Not from `gymnasium` itself, which is still being imported when its environments are.
     from gymnasium.envs.registration import register, registry
 
-    if SLOW_CARTPOLE not in registry:  # Gymnasium warns of a second time
-        place = "repertory.experience.slow_cartpole:SlowCartPole"
-        register(SLOW_CARTPOLE, place, reward_threshold=475.0, max_episode_steps=500)
+    for name, (place, solved, steps) in _OURS.items():
+        if name not in registry:  # Gymnasium warns of a second time
+            register(name, f"repertory.experience.{place}", reward_threshold=solved, max_episode_steps=steps)
 
 
 class _Waiting:

@@ -84,12 +84,12 @@ class Page:
     @property
     def env_steps(self) -> int:
         """Env steps of the whole company."""
-        return int(self._env_steps.sum())
+        return int(np.add.reduce(self._env_steps))
 
     @property
     def updates(self) -> int:
         """Updates of the whole company."""
-        return int(self._updates.sum())
+        return int(np.add.reduce(self._updates))
 
     @property
     def own_env_steps(self) -> int:

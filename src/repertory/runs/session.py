@@ -123,9 +123,14 @@ class Session:
             status = self._evaluate_last(now, rounds)
         if self._rate[1] != now:  # else this step has its line
             self._log(now)
-        if not self._saved(now):
-            self._save(now, exact=False)
+        self._save_last()
         return self._finish(status)
+
+    def _save_last(self) -> None:
+        """Bring everybody to rest first: a company that was just saved may have played on since."""
+        self.engine.settle()
+        if not self._saved(self.engine.counters.env_steps):
+            self._save(exact=False)
 
     def _catch_up(self, rounds: Iterator[None]) -> None:
         """Updates that are owed for the last steps are made, if that is soon done."""
@@ -161,7 +166,7 @@ class Session:
         if logging or scored or saving:
             self._log(now)
         if saving:
-            self._save(now, exact=True)
+            self._save(exact=True)
             self.engine.start()
         return self._ended(now, scored)
 
@@ -242,7 +247,7 @@ class Session:
         self.metrics.write(values)
         self.view.update(values)
 
-    def _save(self, now: int, *, exact: bool) -> None:
+    def _save(self, *, exact: bool) -> None:
         self.history.seconds = self.seconds
         history: dict[str, Any] = {
             "evaluations": self.history.evaluations,
@@ -255,7 +260,7 @@ class Session:
             checkpoint.save(
                 self.directory.checkpoints,
                 state,
-                step=now,
+                step=self.engine.counters.env_steps,
                 keep=self.options.keep_checkpoints + (not exact),  # a resume may need the last exact one
                 exact=exact,
             )
