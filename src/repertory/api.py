@@ -42,7 +42,7 @@ class Run:
 def train(
     environment: str,
     *,
-    agent: str = "dqn",
+    agent: str | None = None,
     agent_options: Mapping[str, Any] | None = None,
     network_options: Mapping[str, Any] | None = None,
     topology: str = "single",

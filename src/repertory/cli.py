@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -195,14 +196,20 @@ def train(arguments: list[str]) -> int:
     called_at = psutil.Process().create_time()
     _start_early(arguments)
     from repertory.runs import launch
-    from repertory.runs.config import RunOptions
-    from repertory.runs.presets import defaults
+    from repertory.runs.config import options_for
+    from repertory.runs.presets import choose_agent, defaults
 
     asked = [argument for argument in arguments if argument not in ("-h", "--help")]
-    first = parse(RunOptions, asked, "train", RunOptions(""))
+    given = _bare_words(arguments)
+    topology = given.get("--topology", "single")
+    agent = given.get("--agent") or choose_agent(topology)
+    kind = options_for(agent)
+    first = parse(kind, asked, "train", kind("", topology=topology, agent_name=agent))
     if not first.environment and asked == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
-    options = parse(RunOptions, arguments, "train", defaults(first.environment, first.agent_name, first.topology))
+    chosen = defaults(first.environment, first.agent_name, first.topology)
+    options = parse(kind, arguments, "train", chosen)
+    options = dataclasses.replace(options, topology=chosen.topology)  # hogwild with a3c is a topology of its own
     if options.dry_run:
         return _dry_run(options)
     return _conclude(launch.start(options, called_at=called_at), options.json)
@@ -210,9 +217,14 @@ def train(arguments: list[str]) -> int:
 
 def _start_early(arguments: list[str]) -> None:
     """Let the process that forks members import while this one does; a guess from the bare words is good enough."""
-    given = dict(itertools.pairwise(" ".join(arguments).replace("=", " ").split()))
+    given = _bare_words(arguments)
     if given.get("--engine", "processes" if given.get("--topology", "single") != "single" else "") == "processes":
         start_fork_server()
+
+
+def _bare_words(arguments: list[str]) -> dict[str, str]:
+    """Each word and the one behind it."""
+    return dict(itertools.pairwise(" ".join(arguments).replace("=", " ").split()))
 
 
 def _dry_run(options: Any) -> int:

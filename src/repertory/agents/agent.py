@@ -30,6 +30,27 @@ class Transitions(NamedTuple):
     weight: NDArray[np.float32]
 
 
+class Rollout(NamedTuple):
+    """Unrolls to learn from, `[rows, unrolls]`: what was played with which probability, in the order of time.
+
+    Of the last row only the observation counts: it is bootstrapped from. Where an episode ended, the next row holds
+    its final observation and no step: it weighs nothing, and a truncated step bootstraps from it.
+    """
+
+    observation: NDArray[Any]
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    log_prob: NDArray[np.float32]
+    weight: NDArray[np.float32]
+    first: NDArray[np.bool_]
+    mask: NDArray[np.bool_] | None
+    core: NDArray[np.float32]
+    """`[unrolls, state]`: of the recurrent core before the first row."""
+    entropy: NDArray[np.float32]
+    """How much a broad policy is worth at this time."""
+
+
 class LearnerState(NamedTuple):
     """Everything that learning changes; vectors, so that it can be sliced, shared and saved."""
 
@@ -64,11 +85,18 @@ class Agent:
     shorten: Callable[[jax.Array], jax.Array]
     advance: Callable[[LearnerState, jax.Array], LearnerState]
     apply: Callable[[LearnerState, jax.Array], LearnerState]
-    learn: Callable[[LearnerState, Transitions], tuple[LearnerState, Learned]]
+    learn: Callable[[LearnerState, Any], tuple[LearnerState, Learned]]
     layout: Layout
     noisy: bool
     light: Callable[[NDArray[np.float32]], LightValues] | None = None
     """Values by NumPy, where the network allows it: see `light.py`."""
+    respond: Callable[..., tuple[jax.Array, jax.Array]] | None = None
+    """Actor-critic agents: weights, observations, masks, states and first steps give a row of preferences and a value
+    for each, and the next states. Actions are drawn from the preferences."""
+    core: int = 0
+    """Numbers of the recurrent state of each environment."""
+    updates_per_call: int = 1
+    """Updates that `learn` makes of a rollout."""
 
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
         """One compiled call from several encoded gradients to the next state; `whole` = not a slice: shorten it."""

@@ -34,6 +34,10 @@ class NetworkOptions:
     """Widths of the hidden layers of an `mlp`."""
     module: str | None = None
     """Your own Flax module: `package.module:build`, where `build(outputs)` returns it."""
+    core: int = 0
+    """Actor-critic agents: width of an LSTM between the network and its outputs; 0 = none."""
+    separate: bool = False
+    """Actor-critic agents: policy and value share no layer."""
 
 
 class NoisyDense(nn.Module):
@@ -169,6 +173,56 @@ def build_network(options: NetworkOptions, spec: ObservationSpec, streams: tuple
             "drop one of the two"
         )
     return _EncodedModule(spec, _load_builder(options.module)(sum(streams)))
+
+
+class Separate(nn.Module):
+    """Policy and value from two networks, outputs concatenated."""
+
+    policy: nn.Module
+    value: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        return jnp.concatenate([self.policy(observation), self.value(observation)], axis=-1)
+
+
+class Recurrent(nn.Module):
+    """Features of each observation, an LSTM that goes through them in time, and a head.
+
+    Its state is one row of `2 · width` numbers, so that it can be stored, sent and reset like any other.
+    """
+
+    inner: nn.Module
+    width: int
+    outputs: int
+
+    def setup(self) -> None:
+        self.cell = nn.OptimizedLSTMCell(self.width)
+        self.head = nn.Dense(self.outputs)
+
+    def features(self, observation: jax.Array) -> jax.Array:
+        """What does not depend on time."""
+        return nn.relu(self.inner(observation))
+
+    def turn(self, core: jax.Array, features: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One step in time, from state to state; an episode's first step begins with an empty one."""
+        memory, hidden = jnp.split(jnp.where(first[:, None], 0.0, core), 2, axis=-1)
+        (memory, hidden), seen = self.cell((memory, hidden), features)
+        return jnp.concatenate([memory, hidden], axis=-1), self.head(seen)
+
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        empty = jnp.zeros((observation.shape[0], 2 * self.width))
+        return self.turn(empty, self.features(observation), jnp.ones(observation.shape[0], bool))[1]
+
+
+def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions: int) -> nn.Module:
+    """A row of action preferences and a value, `[batch, actions + 1]`."""
+    if options.core:
+        return Recurrent(build_network(options, spec, (options.core,), False), options.core, actions + 1)
+    if options.separate:
+        policy, value = (build_network(options, spec, (outputs,), False) for outputs in (actions, 1))
+        return Separate(policy, value)
+    return build_network(options, spec, (actions + 1,), False)
 
 
 class _EncodedModule(nn.Module):

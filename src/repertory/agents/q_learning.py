@@ -25,6 +25,7 @@ import rlax
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Transitions
 from repertory.agents.light import make_light
 from repertory.agents.networks import NetworkOptions, build_network, choose_kind, convolves
+from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.specs import EnvironmentSpec, ObservationSpec
@@ -73,7 +74,7 @@ class QLearningOptions:
     """Shape of the penalty on the temporal-difference error."""
     max_gradient_norm: float = 10.0
     """Gradients longer than this are shortened to it; 0 = never."""
-    optimizer: Literal["adam", "rmsprop", "shared_rmsprop", "adagrad"] = "adam"
+    optimizer: OptimizerName = "adam"
     """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
     optimizer_epsilon: float = 1e-8
     """Added to the optimiser's denominator."""
@@ -150,8 +151,9 @@ def make_q_learning(
         vector = layout.ravel(tree)
         return vector, Learned(value, priority, jnp.linalg.norm(vector))
 
-    optimizer = make_optimizer(options, batches_per_update)
-    shorten, advance = partial(shorten_gradient, limit=options.max_gradient_norm), make_advance(options, optimizer)
+    optimizer = make_optimizer(options.optimizer, make_rate(options, batches_per_update), options.optimizer_epsilon)
+    shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
+    advance = make_advance(optimizer, partial(move_target, options))
 
     def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
         return advance(state, shorten(vector))
@@ -246,46 +248,11 @@ def legal(values: jax.Array, mask: Array | None) -> jax.Array:
     return values if mask is None else jnp.where(mask, values, ILLEGAL)
 
 
-def make_optimizer(options: QLearningOptions, batches_per_update: int = 1) -> optax.GradientTransformation:
-    """The optimiser, on one vector; all of them work number by number, so a slice of the vector is enough."""
-    rate: Any = options.learning_rate
-    if options.learning_rate_steps > 0:
-        samples = (options.learning_rate_steps - options.learning_starts) * options.replay_ratio
-        updates = samples / (options.batch_size * batches_per_update)
-        rate = optax.linear_schedule(rate, options.learning_rate_end, max(1, int(updates)))
-    if options.optimizer == "adam":
-        return optax.adam(rate, eps=options.optimizer_epsilon)
-    if options.optimizer == "adagrad":
-        return optax.adagrad(rate, eps=options.optimizer_epsilon)
-    if options.optimizer == "shared_rmsprop":
-        return optax.rmsprop(rate, decay=0.99, eps=options.optimizer_epsilon)
-    return optax.rmsprop(rate, decay=0.95, eps=options.optimizer_epsilon, centered=True)
-
-
-def shorten_gradient(gradient: jax.Array, limit: float) -> jax.Array:
-    """The gradient, or if it is longer than `limit` one of that length; 0 = as it is."""
-    if limit <= 0:
-        return gradient
-    norm = jnp.linalg.norm(gradient)
-    return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
-
-
-def make_advance(
-    options: QLearningOptions, optimizer: optax.GradientTransformation
-) -> Callable[[LearnerState, jax.Array], LearnerState]:
-    """Step, move the target. A gradient that is not finite changes nothing and is counted."""
-
-    def advance(state: LearnerState, gradient: jax.Array) -> LearnerState:
-        finite = jnp.isfinite(jnp.sum(jnp.abs(gradient)))
-        safe = jnp.where(finite, gradient, 0.0)
-        step, moments = optimizer.update(safe, state.optimizer, state.weights)
-        weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
-        moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
-        updates = state.updates + 1
-        target = jnp.where(finite, move_target(options, state.target, weights, updates), state.target)
-        return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
-
-    return advance
+def make_rate(options: QLearningOptions, batches_per_update: int = 1) -> Any:
+    """The step size by updates made."""
+    samples = (options.learning_rate_steps - options.learning_starts) * options.replay_ratio
+    updates = max(1, samples / (options.batch_size * batches_per_update)) if options.learning_rate_steps else 0
+    return falling(options.learning_rate, options.learning_rate_end, updates)
 
 
 def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Ports on arrays that may be shared: weights, batches, gradients; numpy only.
+"""Ports on arrays that may be shared: weights, batches, gradients, questions; numpy only.
 
 Each has one writer. It fills what nobody reads, then moves a number that readers look at first; so any of them may be
 killed at any moment, and nobody ever sees half a write.
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from repertory.experience.lanes import Field
 from repertory.experience.replay import Sample
+from repertory.roles.answers import Answer, Question
+from repertory.specs import EnvironmentSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 Ring = Callable[[], None]
@@ -188,3 +190,99 @@ class GradientSlots:
     def take(self, server: int, workers: NDArray[np.int64]) -> None:
         """This server is done with these workers' gradients."""
         self.taken[server, workers] = self.pushed[workers]
+
+
+class Requests:
+    """Questions of actors without networks, and the answers: one place for each asker.
+
+    `asked` counts an asker's questions, `answered` the answers to them; who is to answer is written with the question.
+    Recurrent states lie here, so they outlive whoever answers; the old one stays until the answer counts.
+    """
+
+    def __init__(self, arrays: Arrays, ring_server: Callable[[int], None], ring_askers: Ring) -> None:
+        self._arrays, self._ring_server, self._ring_askers = arrays, ring_server, ring_askers
+        self.asked, self.answered, self._to = arrays["asked"], arrays["answered"], arrays["to"]
+        self._states = arrays["core"]
+
+    @staticmethod
+    def fields(
+        spec: EnvironmentSpec, askers: int, environments: int, core: int, action_type: str = "int32"
+    ) -> dict[str, Field]:
+        """What has to be allocated."""
+        each = (askers, environments)
+        fields = {
+            "observation": Field((*each, *spec.observation.seen_shape), spec.observation.dtype),
+            "first": Field(each, "bool"),
+            "action": Field(each, action_type),
+            "kept": Field((askers, 1, environments), "float32"),
+            "core": Field((askers, 2, environments, max(1, core)), "float32"),
+            "asked": Field((askers,), "int64"),
+            "answered": Field((askers,), "int64"),
+            "version": Field((askers,), "int64"),
+            "to": Field((askers,), "int64"),
+        }
+        if spec.masked:
+            fields["mask"] = Field((*each, spec.actions), "bool")
+        return fields
+
+    def ask(
+        self,
+        asker: int,
+        server: int,
+        observation: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        first: NDArray[np.bool_],
+    ) -> None:
+        """Put a question to a server."""
+        arrays = self._arrays
+        arrays["observation"][asker] = observation
+        arrays["first"][asker] = first
+        if mask is not None:
+            arrays["mask"][asker] = mask
+        self._to[asker] = server
+        self.asked[asker] += 1
+        self._ring_server(server)
+
+    def answer(self, asker: int) -> tuple[NDArray[Any], NDArray[np.float32], int] | None:
+        """Actions, what is kept beside them, and the version of the weights; None while there is no answer."""
+        if self.answered[asker] < self.asked[asker]:
+            return None
+        arrays = self._arrays
+        return arrays["action"][asker].copy(), arrays["kept"][asker].copy(), int(arrays["version"][asker])
+
+    def states(self, asker: int) -> NDArray[np.float32]:
+        """The recurrent states behind the last answer."""
+        found: NDArray[np.float32] = self._states[asker, int(self.answered[asker]) % 2]
+        return found
+
+    def waiting(self, server: int) -> list[int]:
+        """Who waits for this server."""
+        found: list[int] = np.flatnonzero((self.asked > self.answered) & (self._to == server)).tolist()
+        return found
+
+    def read(self, askers: Sequence[int], core: int) -> tuple[Question, list[int]]:
+        """The questions of these, one behind the other, and their numbers."""
+        arrays, rows = self._arrays, list(askers)
+        numbers: list[int] = self.asked[rows].tolist()
+
+        def joined(name: str) -> NDArray[Any]:
+            found = arrays[name][rows]
+            return found.reshape(-1, *found.shape[2:])
+
+        states = np.concatenate([self.states(asker) for asker in rows])[:, :core]
+        mask = joined("mask") if "mask" in arrays else None
+        return Question(joined("observation"), mask, states, joined("first")), numbers
+
+    def reply(self, askers: Sequence[int], numbers: Sequence[int], answer: Answer, version: int) -> None:
+        """Answer them."""
+        arrays, count = self._arrays, self._arrays["action"].shape[1]
+        for index, (asker, number) in enumerate(zip(askers, numbers, strict=True)):
+            rows = slice(index * count, (index + 1) * count)
+            arrays["action"][asker] = answer.action[rows]
+            if answer.kept is not None:
+                arrays["kept"][asker] = answer.kept[:, rows]
+            if answer.core.shape[1]:
+                self._states[asker, number % 2, :, : answer.core.shape[1]] = answer.core[rows]
+            arrays["version"][asker] = version
+            self.answered[asker] = number
+        self._ring_askers()

@@ -13,23 +13,31 @@ import jax
 import numpy as np
 
 from repertory.engines.boards import BatchSlots
+from repertory.engines.plan import ANSWERING
 from repertory.engines.servers import ShardedServers
-from repertory.engines.stage import Member, Stage
+from repertory.engines.stage import PLAYING, Member, Stage
 from repertory.experience import environments
 from repertory.experience.environments import Environments
+from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
+from repertory.roles.adjuster import Adjuster
+from repertory.roles.answers import Drawn, Greedy
 from repertory.roles.batches import Drawer, Lesson
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
+from repertory.roles.exploration import generator
 from repertory.roles.gradient_worker import Exchange, GradientWorker
 from repertory.roles.hogwild_worker import HogwildWorker, Segments
+from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import Learner
 from repertory.roles.ledger import Page
-from repertory.roles.local_policy import LocalPolicy
+from repertory.roles.local_policy import DrawingPolicy, LocalPolicy
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.parameter_server import ParameterServer, Rules
 from repertory.roles.ports import Role, Weights
 from repertory.roles.rank import Collective, Rank
+from repertory.roles.remote_policy import RemotePolicy
 from repertory.roles.stopwatch import Unwatched
+from repertory.roles.unroll_batches import UnrollBatches
 from repertory.runtime import compute_at_once
 
 EVALUATION_WORKER = 1_000_000
@@ -55,10 +63,18 @@ class Casting:
             "thread": self._thread,
             "rank": self._rank,
             "evaluator": self._evaluator,
+            "actor": self._groups,
+            "agent": self._groups,
+            "rollout_worker": self._groups,
+            "predictor": self._answering,
+            "inference": self._answering,
+            "policy_worker": self._answering,
+            "trainer": self._trainer,
+            "adjuster": self._adjuster,
         }
         page = self.stage.page(member)
         page.count("starts")
-        if member.role in ("collector", "evaluator"):
+        if member.role in ("collector", "evaluator", "actor", *ANSWERING):
             compute_at_once()
         return builders[member.role](member, page)
 
@@ -67,36 +83,88 @@ class Casting:
     ) -> Actor:
         """Plays the lanes of its rank; an actor that starts anew leaves no episode half open."""
         stage, plan, rank = self.stage, self.stage.plan, member.rank
-        actor = Actor(
-            self._environments(rank, page),
-            LocalPolicy(stage.agent, weights, seed=plan.seed, rank=rank, **policy),
-            stage.lanes,
-            page,
-            plan.exploration(rank),
-            first_lane=rank * plan.envs_per_actor,
-            seed=plan.seed,
-            rank=rank,
-            watch=Unwatched(),
-            start=int(page.row["starts"]),
-            may_play=may_play,
+        asks = LocalPolicy(stage.agent, weights, seed=plan.seed, rank=rank, **policy)
+        return self._started(
+            Actor(
+                self._environments(rank, page, plan.envs_per_actor),
+                asks,
+                stage.lanes,
+                page,
+                plan.exploration(rank),
+                first_lane=rank * plan.envs_per_actor,
+                seed=plan.seed,
+                rank=rank,
+                watch=Unwatched(),
+                start=int(page.row["starts"]),
+                may_play=may_play,
+            )
         )
-        stage.lanes.interrupt(actor.lanes)
+
+    def _started(self, actor: Actor) -> Actor:
+        actor.experience.interrupt(actor.lanes)
         self.begin(actor)
         return actor
+
+    def _unroll_actor(self, page: Page, rank: int, group: int, policy: RemotePolicy | DrawingPolicy) -> Actor:
+        """Plays one group of environments and writes unrolls."""
+        stage, plan = self.stage, self.stage.plan
+        index, at_work, trains = rank * plan.company.groups + group, stage.at_work, plan.topology.has("trainer")
+        requests = stage.requests() if plan.central else None
+
+        def states() -> Any:
+            return policy.core if isinstance(policy, DrawingPolicy) else requests.states(index)  # type: ignore[union-attr]
+
+        def reader() -> int:
+            if plan.topology.has("thread"):
+                return rank
+            return int(index + page.row["answers"]) % int(at_work[1]) if trains else index % plan.readers
+
+        writer = UnrollWriter(
+            stage.unrolls,
+            index,
+            begin_unroll=policy.pull,
+            core=states,
+            reader=reader,
+            ring=stage.bell("learner", "trainer"),
+            dropped=lambda: page.count("dropped_unrolls"),
+        )
+
+        def may_play() -> bool:
+            return page.env_steps < plan.env_steps and rank < at_work[2] and writer.open()
+
+        return self._started(
+            Actor(
+                self._environments(index, page, plan.envs_per_group, patient=True),
+                policy,
+                writer,
+                page,
+                plan.exploration(rank),
+                first_lane=0,
+                seed=plan.seed,
+                rank=index,
+                watch=Unwatched(),
+                start=int(page.row["starts"]),
+                may_play=may_play,
+                may_ask=may_play,
+            )
+        )
 
     def _unless(self, page: Page, owes: Callable[[], bool]) -> Callable[[], bool]:
         """Whether a worker may play on: it owes no update for what it has played, and the run has steps left."""
         return lambda: page.env_steps < self.stage.plan.env_steps and not owes()
 
-    def _environments(self, rank: int, page: Page) -> Environments:
+    def _environments(self, rank: int, page: Page, count: int, patient: bool = False) -> Environments:
         plan = self.stage.plan
-        made = environments.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank)
+        made = environments.make(
+            plan.environment, count, options=plan.environment_options, worker=rank, patient=patient
+        )
         made.report_to(page.row["place"])
         return made
 
     def renew(self, actor: Actor) -> None:
         """New environments for an actor whose old ones failed."""
-        actor.environments = self._environments(actor.rank, actor.page)
+        patient = isinstance(actor.experience, UnrollWriter)
+        actor.environments = self._environments(actor.rank, actor.page, actor.environments.count, patient)
         self.begin(actor)
 
     def begin(self, actor: Actor) -> None:
@@ -104,12 +172,12 @@ class Casting:
         plan, page = self.stage.plan, actor.page
         key = (int(page.row["starts"]), page.own_env_steps)
         actor.policy.pull()  # type: ignore[attr-defined]  # random actions name a version, too
-        actor.restart(environments.seeds(plan.seed, actor.rank, plan.envs_per_actor, *key))
+        actor.restart(environments.seeds(plan.seed, actor.rank, actor.environments.count, *key))
 
     def _drawer(self, page: Page, rank: int | None, updates_per_call: int = 1) -> Drawer:
         """Batches of a worker's own, or of everybody's steps."""
         plan = self.stage.plan
-        options = plan.options
+        options = plan.q
         lesson = Lesson(options.batch_size, updates_per_call, options.replay, options.prioritized)
         if rank is None:
             return Drawer(
@@ -150,17 +218,126 @@ class Casting:
 
     def _memory(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
         stage = self.stage
-        updates = stage.plan.options.updates_per_call
+        updates = stage.plan.q.updates_per_call
         outgoing = BatchSlots(stage.named("batches"), updates, stage.bell("learner"))
         return [MemoryServer(self._drawer(page, None, updates), outgoing, page, stage.arrays["due_at"])]
 
-    def _learner(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
-        stage = self.stage
+    def _learner(self, member: Member, page: Page) -> list[Role]:
+        stage, plan = self.stage, self.stage.plan
+        if plan.ranks > 1 and plan.unrolled:
+            return [self._equal_learner(member, page, self._unroll_batches(page, member.rank))]
         safe = stage.safe()
         learned = safe.load()
         page.set("updates", int(learned.updates))
-        batches = BatchSlots(stage.named("batches"), stage.plan.options.updates_per_call, stage.bell("memory"))
+        batches: Any
+        if plan.unrolled:
+            batches = self._unroll_batches(page, member.rank)
+        elif plan.topology.has("memory"):
+            batches = BatchSlots(stage.named("batches"), plan.q.updates_per_call, stage.bell("memory"))
+        else:
+            batches = self._drawer(page, None, plan.q.updates_per_call)
         return [Learner(stage.agent, learned, batches, stage.board(), page, Unwatched(), safe)]
+
+    def _unroll_batches(self, page: Page, reader: int) -> UnrollBatches:
+        stage, plan = self.stage, self.stage.plan
+        return UnrollBatches(
+            stage.unrolls,
+            plan.batch_slots,
+            page,
+            reader=reader,
+            discount=plan.critic.discount,
+            core=stage.agent.core,
+            updates=plan.critic.updates_per_batch,
+            entropy=plan.entropy,
+            ring=stage.bell(*PLAYING),
+            most_lag=plan.company.max_policy_lag,
+        )
+
+    def _groups(self, member: Member, page: Page) -> list[Role]:
+        """An actor of unrolls, one role for each group of its environments; or one that fills a memory."""
+        stage, plan, rank = self.stage, self.stage.plan, member.rank
+        if not plan.unrolled:
+            return [self._asking_collector(member, page)]
+        roles: list[Role] = []
+        for group in range(plan.company.groups):
+            index = rank * plan.company.groups + group
+            policy: RemotePolicy | DrawingPolicy = (
+                self._asking(page, index) if plan.central else self._drawing(page, index, stage.board())
+            )
+            roles.append(self._unroll_actor(page, rank, group, policy))
+        return roles
+
+    def _asking(self, page: Page, index: int) -> RemotePolicy:
+        stage, plan = self.stage, self.stage.plan
+        at_work = stage.at_work
+        return RemotePolicy(stage.requests(), index, plan.envs_per_group, page, lambda: index % int(at_work[0]))
+
+    def _drawing(self, page: Page, index: int, weights: Weights) -> DrawingPolicy:
+        stage, plan, start = self.stage, self.stage.plan, int(page.row["starts"])
+        return DrawingPolicy(stage.agent, weights, plan.envs_per_group, page, seed=plan.seed, rank=index, start=start)
+
+    def _asking_collector(self, member: Member, page: Page) -> Actor:
+        """Fills its lanes as a collector does, but has no network."""
+        stage, plan, rank = self.stage, self.stage.plan, member.rank
+
+        def may_play() -> bool:
+            return page.env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
+
+        return self._started(
+            Actor(
+                self._environments(rank, page, plan.envs_per_actor),
+                self._asking(page, rank),
+                stage.lanes,
+                page,
+                plan.exploration(rank),
+                first_lane=rank * plan.envs_per_actor,
+                seed=plan.seed,
+                rank=rank,
+                watch=Unwatched(),
+                start=int(page.row["starts"]),
+                may_play=may_play,
+            )
+        )
+
+    def _answering(self, member: Member, page: Page) -> list[Role]:
+        stage, plan, rank = self.stage, self.stage.plan, member.rank
+        agent, company = stage.agent, plan.company
+        draws = generator(plan.seed, rank, 5, int(page.row["starts"]), 1)
+        answers = Drawn(agent, draws) if plan.unrolled else Greedy(agent)
+        weights: Weights = stage.store() if plan.lock_free else stage.board()
+        server = InferenceServer(
+            answers,
+            weights,
+            stage.requests(),
+            page,
+            rank=rank,
+            core=agent.core,
+            least=company.inference_least,
+            patience_s=company.inference_patience_s,
+        )
+        return [server]
+
+    def _trainer(self, member: Member, page: Page) -> list[Role]:
+        stage, company = self.stage, self.stage.plan.company
+        trainer = HogwildWorker(
+            stage.agent,
+            self._unroll_batches(page, member.rank),
+            stage.store(),
+            page,
+            Unwatched(),
+            target_steps=company.target_steps,
+            key=self._key(page, member.rank),
+        )
+        return [trainer]
+
+    def _adjuster(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
+        stage, plan = self.stage, self.stage.plan
+        company = plan.company
+        if not company.adjust_from:
+            return []
+        most = (company.predictors, company.trainers, plan.actors)
+        period = company.adjust_s
+        return [Adjuster(stage.named("adjust"), most, lambda: page.updates, period_s=period, seed=plan.seed)]
 
     def _worker(self, member: Member, page: Page) -> list[Role]:
         stage, company, rank = self.stage, self.stage.plan.company, member.rank
@@ -192,22 +369,24 @@ class Casting:
         return [server]
 
     def _thread(self, member: Member, page: Page) -> list[Role]:
-        stage, company, rank = self.stage, self.stage.plan.company, member.rank
-        store = stage.store()
-        source: Segments | Drawer
-        if company.method == "replay":
+        stage, plan, rank = self.stage, self.stage.plan, member.rank
+        company, store = plan.company, stage.store()
+        source: Segments | Drawer | UnrollBatches
+        whole = plan.unrolled or company.method == "n_step_q"  # then θ′ lasts a whole segment
+        if plan.unrolled:
+            source = self._unroll_batches(page, rank)
+            actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store))
+        elif company.method == "replay":
             source = self._drawer(page, rank)
-            owes: Callable[[], bool] = source.owed
+            may_play = self._unless(page, source.owed)
+            actor = self._actor(member, page, store, may_play, pull_period=company.pull_period)
         else:
-            whole = company.method == "n_step_q"
-            source = Segments(
-                stage.replay(rank, n_step=company.update_steps if whole else 1), company.update_steps, whole=whole
-            )
-            owes = lambda: False  # noqa: E731
-        period = 1 << 62 if company.method == "n_step_q" else company.pull_period  # else θ′ lasts a whole segment
-        actor = self._actor(member, page, store, self._unless(page, owes), pull_period=period)
-        if isinstance(source, Segments):
+            steps = company.update_steps
+            source = Segments(stage.replay(rank, n_step=steps if whole else 1), steps, whole=whole)
+            period = 1 << 62 if whole else company.pull_period
+            actor = self._actor(member, page, store, self._unless(page, lambda: False), pull_period=period)
             source.skip()
+        policy: Any = actor.policy
         worker = HogwildWorker(
             stage.agent,
             source,
@@ -216,32 +395,35 @@ class Casting:
             Unwatched(),
             target_steps=company.target_steps,
             key=self._key(page, rank),
-            pull=actor.policy.pull,  # type: ignore[attr-defined]
+            acted=(lambda: (policy.version, policy.current)) if whole else None,
+            pull=policy.pull if whole else lambda: None,
         )
         return [actor, worker]
 
     def _rank(self, member: Member, page: Page) -> list[Role]:
+        drawer = self._drawer(page, member.rank)
+        learner = self._equal_learner(member, page, drawer)
+        period = self.stage.plan.company.pull_period
+        may_play = self._unless(page, drawer.owed)
+        return [self._actor(member, page, learner.weights, may_play, pull_period=period), learner]
+
+    def _equal_learner(self, member: Member, page: Page, batches: Drawer | UnrollBatches) -> Rank:
+        """One of several that average their gradients; rank 0 publishes for all who are not learners."""
         stage, rank = self.stage, member.rank
-        drawer = self._drawer(page, rank)
         safe = stage.safe()
-        board = stage.board() if rank == 0 else LocalBoard()
-        learner = Rank(
+        return Rank(
             stage.agent,
             safe.load(),
-            drawer,
+            batches,
             self.collective(rank),
             stage.compression(stage.agent.layout.size),
-            board,
+            stage.board() if rank == 0 else LocalBoard(),
             page,
             Unwatched(),
             safe,
             stage.arrays["checksums"][rank],
             rank=rank,
         )
-        actor = self._actor(
-            member, page, board, self._unless(page, drawer.owed), pull_period=stage.plan.company.pull_period
-        )
-        return [actor, learner]
 
     def _evaluator(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
         plan, stage = self.stage.plan, self.stage

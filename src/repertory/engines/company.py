@@ -14,6 +14,9 @@ from repertory.roles.evaluator import Episodes
 from repertory.roles.learner import check_finite
 from repertory.roles.ledger import RECENT, Ledger
 
+QUEUEING = ("memory", "server", "learner", "trainer", "predictor", "inference", "policy_worker")
+"""Roles that others' work waits for."""
+
 
 class Answer(NamedTuple):
     """An evaluation, and the counters behind the weights that it was played with."""
@@ -89,36 +92,58 @@ class Figures:
         self._before, self._at = ledger, time.monotonic()
         env_steps = int(ledger["env_steps"].sum())
         losses = int((ledger["losses"] - before["losses"]).sum())
-        samples = self._samples(ledger)
         returns, lengths = _recent(ledger, before, "episodes", "episode_return", "episode_length")
         (lag,), (age,) = _recent(ledger, before, "lags", "lag"), _recent(ledger, before, "ages", "age")
         leaders = [member for member in self._stage.members if member.rank == 0]
         found: dict[str, float | int | None] = {
-            "epsilon": round(float(np.mean([plan.epsilon(env_steps, rank) for rank in range(plan.actors)])), 6),
+            **(self._of_unrolls(ledger, env_steps) if plan.unrolled else self._of_memory(ledger, env_steps)),
             "loss": float((ledger["loss_sum"] - before["loss_sum"]).sum()) / losses if losses else None,
-            "replay_ratio": round(samples / max(env_steps, 1), 4),
-            "replay_size": int(
-                min(self._stage.lanes.head.clip(max=plan.lane_length).sum(), plan.options.replay_capacity)
-            ),
             "episodes": int(ledger["episodes"].sum()),
             "episode_return": float(returns.mean()) if returns.size else None,
             "episode_length": float(lengths.mean()) if lengths.size else None,
             **_spread("policy_lag", lag),
             "skipped_updates": int(ledger["skipped"].sum()),
         }
-        if self._stage.plan.topology.has("server") or self._stage.plan.topology.has("thread"):
+        if plan.topology.has("server") or plan.lock_free:
             found |= _spread("gradient_age", age)
-        if not self._stage.plan.topology.has("memory"):
+        if not plan.topology.has("memory"):
             found |= {name: int(ledger[name].sum()) for name in ("gradients", "bytes_sent")}
             found |= {name: int(ledger[name].sum()) for name in ("dropped_stale", "dropped_outlier")}
+        answers = int((ledger["answers"] - before["answers"]).sum())
+        if answers:
+            found["answer_ms"] = float((ledger["answer_s"] - before["answer_s"]).sum()) / answers * 1e3
         for member in leaders:
             rows = [other.index for other in self._stage.members if other.role == member.role]
             idle = float((ledger["idle_s"][rows] - before["idle_s"][rows]).mean()) / seconds
             found[f"busy/{member.role}"] = round(min(1.0, max(0.0, 1.0 - idle)), 4)
             work = (ledger["work"][rows] - before["work"][rows]).sum()
             found[f"steps_per_s/{member.role}"] = round(float(work) / seconds, 1)
-            if member.role in ("memory", "server"):
+            if member.role in QUEUEING:
                 found[f"queue/{member.role}"] = int(ledger["queue"][rows].max())
+        return found
+
+    def _of_memory(self, ledger: Ledger, env_steps: int) -> dict[str, float | int | None]:
+        plan = self._stage.plan
+        epsilons = [plan.epsilon(env_steps, rank) for rank in range(plan.actors)]
+        held = self._stage.lanes.head.clip(max=plan.lane_length).sum()
+        return {
+            "epsilon": round(float(np.mean(epsilons)), 6),
+            "replay_ratio": round(self._samples(ledger) / max(env_steps, 1), 4),
+            "replay_size": int(min(held, plan.q.replay_capacity)),
+        }
+
+    def _of_unrolls(self, ledger: Ledger, env_steps: int) -> dict[str, float | int | None]:
+        census = self._stage.unrolls.census()
+        found: dict[str, float | int | None] = {
+            "entropy_weight": round(self._stage.plan.entropy(env_steps), 6),
+            "unrolls_free": census.free,
+            "unrolls_ready": census.ready,
+            "unrolls_in_use": census.in_use,
+            "dropped_unrolls": int(ledger["dropped_unrolls"].sum()),
+        }
+        if "adjust/active" in self._stage.arrays:
+            names = ("at_work/predictors", "at_work/trainers", "at_work/agents")
+            found |= dict(zip(names, self._stage.at_work.tolist(), strict=True))
         return found
 
     def _samples(self, ledger: Ledger) -> int:
@@ -126,7 +151,7 @@ class Figures:
         counted = ledger["updates"] if plan.topology.has("memory") else ledger["gradients"]
         if plan.topology.has("thread") and plan.company.method != "replay":
             return int(ledger["env_steps"].sum())
-        return int(counted.sum()) * plan.options.batch_size
+        return int(counted.sum()) * plan.q.batch_size
 
 
 def checkpoint_state(stage: Stage) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     if member.role in PLAYERS:
         os.nice(YIELDING)
         wake_up_sharply()
-    if member.role == "rank":
-        GlooCollective.join(kit.meeting, plan.actors, member.rank)
+    if member.role in plan.topology.together and plan.ranks > 1:
+        GlooCollective.join(kit.meeting, plan.ranks, member.rank)
     return plan.make_agent(kit.threads)
 
 
@@ -142,7 +142,7 @@ class Host:
         self.bell = kit.bells[index]
         self.casting = Casting(
             self.stage,
-            lambda rank: GlooCollective(rank, plan.actors, self.page),
+            lambda rank: GlooCollective(rank, plan.ranks, self.page),
             lambda: int(self.stage.phase[0]) == LEAVE,
         )
         self._await_weights()
@@ -157,7 +157,7 @@ class Host:
 
     def _await_weights(self) -> None:
         """Those who play wait for those who publish; the heartbeat's deadline ends a vain wait."""
-        if self.member.role in ("server", "learner", "thread", "rank"):
+        if self.member.role in ("server", "learner", "thread", "rank", "adjuster"):
             return
         while int(self.stage.phase[0]) == RUN and not self._published():
             time.sleep(0.005)
@@ -185,27 +185,25 @@ class Host:
             for role in self.roles:
                 worked += role.step()
         except EnvironmentFailure as error:
-            self._recover(error)
+            self._recover(role, error)
             worked = 1
         if worked:
             self.page.row["work"] += worked
         return worked > 0
 
-    def _recover(self, error: EnvironmentFailure) -> None:
+    def _recover(self, actor: Role, error: EnvironmentFailure) -> None:
         """New environments, new episodes, a fresh seed; the half episode is joined to none."""
-        actors = [role for role in self.roles if isinstance(role, Actor)]
         played = self.page.own_env_steps
         self._failures = self._failures + 1 if played == self._failed_at else 1
         self._failed_at = played
-        if not actors or self._failures > self.stage.plan.company.restarts:
+        if not isinstance(actor, Actor) or self._failures > self.stage.plan.company.restarts:
             raise error
         write_report(self.kit.report.fd, str(error), _trace(error.__cause__ or error))
         self.page.count("failures")
         self.page.count("starts")
-        actor = actors[0]
         with contextlib.suppress(Exception):
             actor.environments.close()
-        self.stage.lanes.interrupt(actor.lanes)
+        actor.experience.interrupt(actor.lanes)
         self.casting.renew(actor)
 
     def _rest(self) -> None:

@@ -45,7 +45,7 @@ class InlineEngine:
         self.counters = Page(new_ledger())
         self.board = LocalBoard()
         self.dismissed: Callable[[], bool] = lambda: False
-        options = plan.options
+        options = plan.q
         self.lanes = Lanes(plan.spec, plan.environments, plan.lane_length)
         self.replay = Replay(
             self.lanes,
@@ -150,8 +150,8 @@ class InlineEngine:
         return {
             "epsilon": round(self.plan.epsilon(env_steps), 6),
             "loss": (float(row["loss_sum"]) - loss_then) / counted if counted else None,
-            "replay_ratio": round(self.counters.updates * self.plan.options.batch_size / max(env_steps, 1), 4),
-            "replay_size": min(len(self.replay), self.plan.options.replay_capacity),
+            "replay_ratio": round(self.counters.updates * self.plan.q.batch_size / max(env_steps, 1), 4),
+            "replay_size": min(len(self.replay), self.plan.q.replay_capacity),
             "episodes": episodes,
             "episode_return": float(row["episode_return"][new].mean()) if new.size else None,
             "episode_length": float(row["episode_length"][new].mean()) if new.size else None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
 from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
@@ -19,6 +20,8 @@ from repertory.topologies.graph import Topology
 from repertory.topologies.options import CompanyOptions
 from repertory.topologies.single import SINGLE
 
+ANSWERING = ("predictor", "inference", "policy_worker")
+"""Roles that answer actors without networks."""
 DRAWN_EPSILONS, DRAWN_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
 """Mnih et al. 2016: what ε is annealed to, drawn for each worker."""
 
@@ -31,7 +34,7 @@ class Plan:
     environment_options: Mapping[str, Any]
     evaluation_options: Mapping[str, Any]
     spec: EnvironmentSpec
-    options: QLearningOptions
+    options: QLearningOptions | ActorCriticOptions
     actors: int
     envs_per_actor: int
     eval_episodes: int
@@ -44,6 +47,75 @@ class Plan:
     company: CompanyOptions = field(default_factory=CompanyOptions)
 
     @property
+    def q(self) -> QLearningOptions:
+        """The options of an agent that learns values from a memory."""
+        assert isinstance(self.options, QLearningOptions)
+        return self.options
+
+    @property
+    def critic(self) -> ActorCriticOptions:
+        """The options of an agent that learns from unrolls."""
+        assert isinstance(self.options, ActorCriticOptions)
+        return self.options
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether the agent learns from unrolls, not from a memory."""
+        return isinstance(self.options, ActorCriticOptions)
+
+    @property
+    def central(self) -> bool:
+        """Whether actors have no network and ask a server."""
+        return any(self.topology.has(role) for role in ANSWERING)
+
+    @property
+    def lock_free(self) -> bool:
+        """Whether everybody updates one live copy of the weights."""
+        return self.topology.has("thread") or self.topology.has("trainer")
+
+    @property
+    def ranks(self) -> int:
+        """Learners that average their gradients."""
+        return self.actors if self.topology.has("rank") else self.company.learners
+
+    @property
+    def readers(self) -> int:
+        """Those among whom finished unrolls are divided."""
+        return self.company.trainers if self.topology.has("trainer") else self.company.learners
+
+    @property
+    def servers(self) -> int:
+        """Those among whom questions are divided."""
+        if self.topology.has("predictor"):
+            return self.company.predictors
+        return self.company.policy_workers if self.topology.has("policy_worker") else 1
+
+    @property
+    def writers(self) -> int:
+        """Groups of environments that write unrolls, or ask for actions, by themselves."""
+        return self.actors * self.company.groups
+
+    @property
+    def envs_per_group(self) -> int:
+        """Environments of one group."""
+        return self.envs_per_actor // self.company.groups
+
+    @property
+    def batch_slots(self) -> int:
+        """Slots of unrolls that are learned from at once; a worker that learns alone takes its own."""
+        return 1 if self.topology.has("thread") else max(1, self.critic.batch_unrolls // self.envs_per_group)
+
+    @property
+    def slots_per_writer(self) -> int:
+        """One that is being written, and those that wait; a worker that learns alone waits for itself."""
+        return 1 if self.topology.has("thread") else 1 + self.company.queue
+
+    @property
+    def steps_per_update(self) -> float:
+        """Env steps that each update of an actor-critic agent learns from."""
+        return self.critic.unroll * self.envs_per_group * self.batch_slots / self.critic.updates_per_batch
+
+    @property
     def environments(self) -> int:
         """All environments that are learned from."""
         return self.actors * self.envs_per_actor
@@ -51,18 +123,20 @@ class Plan:
     @property
     def lane_length(self) -> int:
         """Slots of each lane."""
-        return Lanes.length_for(self.options.replay_capacity, self.environments)
+        return Lanes.length_for(self.q.replay_capacity, self.environments)
 
     @property
     def valued(self) -> bool:
         """Whether actors keep the values that they saw."""
-        return self.company.actor_priorities and self.options.prioritized
+        return not self.unrolled and self.company.actor_priorities and self.q.prioritized
 
     @property
     def replay_bytes(self) -> int:
         """Memory that the full replay takes, priorities included."""
+        if self.unrolled:
+            return 0
         fields = Lanes.fields(self.spec, self.environments, self.lane_length, self.valued)
-        tree = 9 * PriorityTree.padded(self.environments * self.lane_length) if self.options.prioritized else 0
+        tree = 9 * PriorityTree.padded(self.environments * self.lane_length) if self.q.prioritized else 0
         return sum(field.nbytes for field in fields.values()) + tree
 
     @property
@@ -75,11 +149,15 @@ class Plan:
 
     def make_agent(self, threads: int | None = None) -> Agent:
         """The agent, as each process makes it for itself."""
-        return make_q_learning(self.options, self.network, self.spec, threads or self.threads, self.batches_per_update)
+        if self.unrolled:
+            return make_actor_critic(
+                self.critic, self.network, self.spec, threads or self.threads, self.steps_per_update
+            )
+        return make_q_learning(self.q, self.network, self.spec, threads or self.threads, self.batches_per_update)
 
     def pacing(self, workers: int = 1) -> Pacing:
         """How much is learned from how much, by one of `workers` that share the steps."""
-        options = self.options
+        options = self.q
         return Pacing(options.replay_ratio, options.batch_size, -(-options.learning_starts // workers))
 
     def most_env_steps(self, updates: int) -> int:
@@ -87,7 +165,7 @@ class Plan:
 
         They may be two calls ahead, so that neither side waits for the other's bell, and each a step beyond.
         """
-        options = self.options
+        options = self.q
         calls = (updates + 2 * options.updates_per_call) * options.batch_size / options.replay_ratio
         return options.learning_starts + int(calls) + self.environments
 
@@ -97,7 +175,9 @@ class Plan:
 
     def exploration(self, rank: int) -> Callable[[int], float]:
         """An actor's ε by env steps; a noisy network explores by itself."""
-        options, company = self.options, self.company
+        if self.unrolled:
+            return lambda _: 0.0  # the policy itself is drawn from
+        options, company = self.q, self.company
         if options.noisy:
             return lambda env_steps: 0.0 if env_steps >= options.learning_starts else 1.0
         if company.exploration == "ladder":
@@ -110,7 +190,14 @@ class Plan:
 
     def importance(self, env_steps: int) -> float:
         """β of prioritised replay."""
-        options = self.options
+        options = self.q
         if options.importance_steps == 0:
             return options.importance_exponent
         return linear(options.importance_exponent, 1.0, options.importance_steps, env_steps)
+
+    def entropy(self, env_steps: int) -> float:
+        """What a broad policy is worth after so many env steps."""
+        options = self.critic
+        if options.entropy_steps == 0:
+            return options.entropy
+        return linear(options.entropy, options.entropy_end, options.entropy_steps, env_steps)

@@ -86,7 +86,7 @@ class ProcessesEngine:
             return False
         pacing = plan.pacing()
         pacing.updates = page.updates
-        return pacing.owed(page.env_steps) >= plan.options.updates_per_call
+        return pacing.owed(page.env_steps) >= plan.q.updates_per_call
 
     def metrics(self) -> dict[str, float | int | None]:
         """What happened since the last call."""

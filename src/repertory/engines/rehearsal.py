@@ -88,7 +88,7 @@ class Rehearsal:
         """Build the members; those that speak first come first."""
         if self._turns:
             return
-        collective = InlineCollective(self.plan.actors)
+        collective = InlineCollective(self.plan.ranks)
         casting = Casting(self.stage, collective.part, lambda: self.dismissed())
         first = ("server", "learner", "memory")
         members = sorted(self.stage.members, key=lambda member: member.role not in first)

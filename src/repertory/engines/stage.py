@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression, make_compression
-from repertory.engines.boards import BatchSlots, Board, GradientSlots
-from repertory.engines.plan import Plan
+from repertory.engines.boards import BatchSlots, Board, GradientSlots, Requests
+from repertory.engines.plan import ANSWERING, Plan
 from repertory.experience.lanes import Field, Lanes
 from repertory.experience.priorities import PriorityTree
 from repertory.experience.replay import Prioritization, Replay
+from repertory.experience.unrolls import Unrolls
+from repertory.roles.adjuster import Adjuster
 from repertory.roles.ledger import KEPT, Page, ledger_fields
 from repertory.roles.safe import Safe
 
@@ -31,6 +33,9 @@ RUN, PAUSE, LEAVE = 0, 1, 2
 BATCHES_AHEAD = 3
 NOTE_BYTES = 8192
 CHECKSUMS = 1024
+COUNTED = ("shards", "learners", "predictors", "trainers", "policy_workers")
+"""Options that say how many of a role there are."""
+PLAYING = ("collector", "worker", "thread", "rank", "actor", "agent", "rollout_worker")
 SHARING, PROCESSES_A_CORE = ("collector",), 2
 GUARD = 8
 """Slots that readers keep from a lane's oldest, which its actor may be about to overwrite; fewer in short lanes."""
@@ -50,7 +55,8 @@ class Member:
 
 def members_of(plan: Plan) -> list[Member]:
     """Everybody."""
-    counts = {"actors": plan.actors, "company.shards": plan.company.shards}
+    company = plan.company
+    counts = {"actors": plan.actors} | {f"company.{name}": getattr(company, name) for name in COUNTED}
     return [Member(index, *who) for index, who in enumerate(plan.topology.member_roles(counts))]
 
 
@@ -98,15 +104,24 @@ class Stage:
             "evaluation/weights": Field((size,), "float32"),
             "evaluation/returns": Field((plan.eval_episodes,), "float64"),
             "evaluation/lengths": Field((plan.eval_episodes,), "int64"),
-            **_named("lanes", Lanes.fields(plan.spec, plan.environments, plan.lane_length, plan.valued)),
         }
-        if plan.options.prioritized:
+        if plan.unrolled:
+            fields |= _named("unrolls", _unroll_fields(plan, agent))
+        else:
+            lanes = Lanes.fields(plan.spec, plan.environments, plan.lane_length, plan.valued)
+            fields |= _named("lanes", lanes)
+        if plan.central:
+            requests = Requests.fields(plan.spec, plan.writers, plan.envs_per_group, agent.core)
+            fields |= _named("requests", requests)
+        if topology.has("adjuster"):
+            fields |= _named("adjust", Adjuster.fields())
+        if not plan.unrolled and plan.q.prioritized:
             replays = plan.actors if _local(plan) else 1
             leaves = PriorityTree.padded(plan.environments // replays * plan.lane_length)
             fields["priorities"] = Field((replays, leaves), "float64")
         if topology.has("server"):
             fields |= _server_fields(plan, structure, size)
-        elif topology.has("thread"):
+        elif plan.lock_free:
             leaves_ = jax.tree_util.tree_leaves(structure)
             fields |= {f"store/{i:02d}": Field(leaf.shape, np.dtype(leaf.dtype).name) for i, leaf in enumerate(leaves_)}
             fields["store/target_copies"] = Field((1,), "int64")
@@ -115,8 +130,8 @@ class Stage:
         if topology.has("memory"):
             example = _example(plan)
             fields |= _named("batches", BatchSlots.fields(example, BATCHES_AHEAD))
-        if topology.has("rank"):
-            fields["checksums"] = Field((plan.actors, CHECKSUMS, 2), "int64")
+        if topology.together:
+            fields["checksums"] = Field((plan.ranks, CHECKSUMS, 2), "int64")
         return fields
 
     def named(self, prefix: str) -> dict[str, NDArray[Any]]:
@@ -141,11 +156,30 @@ class Stage:
         """Everybody's lanes."""
         return Lanes(self.plan.spec, self.plan.environments, self.plan.lane_length, self.named("lanes"))
 
+    @cached_property
+    def unrolls(self) -> Unrolls:
+        """Everybody's unrolls."""
+        return Unrolls(self.plan.spec, self.plan.slots_per_writer, self.named("unrolls"))
+
+    def requests(self) -> Requests:
+        """Questions of actors without networks."""
+        servers = self.indices(*ANSWERING)
+        return Requests(
+            self.named("requests"), lambda server: self.ring(servers[server : server + 1]), self.bell(*PLAYING)
+        )
+
+    @cached_property
+    def at_work(self) -> NDArray[np.int64]:
+        """How many predictors, trainers and agents are at work; changes while it runs."""
+        if "adjust/active" in self.arrays:
+            return self.arrays["adjust/active"]
+        return np.array([self.plan.servers, self.plan.readers, self.plan.actors])
+
     def replay(self, rank: int | None = None, n_step: int | None = None) -> Replay:
         """A reader of all lanes, or of one actor's."""
         plan = self.plan
         lanes = self.lanes if rank is None else self.lanes.part(rank * plan.envs_per_actor, plan.envs_per_actor)
-        options, prioritized = plan.options, plan.options.prioritized
+        options, prioritized = plan.q, plan.q.prioritized
         spare = lanes.length - options.n_step - plan.spec.observation.stack
         return Replay(
             lanes,
@@ -160,7 +194,7 @@ class Stage:
 
     def board(self) -> Board:
         """The weights of a company with one learner."""
-        return Board(self.named("weights"), ring=self.bell("collector"))
+        return Board(self.named("weights"), ring=self.bell(*PLAYING))
 
     def server_boards(self, name: str) -> list[Board]:
         """Weights or target, one board for each server's slice."""
@@ -196,12 +230,16 @@ class Stage:
 
     def fill(self, learned: LearnerState) -> None:
         """Put a fresh learner state where the roles will look for it."""
+        if "adjust/active" in self.arrays:
+            company = self.plan.company
+            everybody = (company.predictors, company.trainers, self.plan.actors)
+            self.arrays["adjust/active"][:] = company.adjust_from or everybody
         leaves = jax.tree_util.tree_leaves(learned)
         self.load_learned({f"{index:02d}": np.asarray(leaf) for index, leaf in enumerate(leaves)})
 
     def learned(self) -> dict[str, NDArray[Any]]:
         """The whole learner state as named arrays."""
-        if self.plan.topology.has("thread"):
+        if self.plan.lock_free:
             return self.store().state()
         if not self.plan.topology.has("server"):
             return self.safe().state()
@@ -215,7 +253,7 @@ class Stage:
 
     def load_learned(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over a learner state."""
-        if self.plan.topology.has("thread"):
+        if self.plan.lock_free:
             self.store().load_state(arrays)
         elif not self.plan.topology.has("server"):
             self.safe().load_state(arrays)
@@ -227,7 +265,7 @@ class Stage:
 
     def weights(self) -> tuple[int, NDArray[np.float32]]:
         """The newest weights: a copy."""
-        if self.plan.topology.has("thread"):
+        if self.plan.lock_free:
             return int(self.ledger["updates"].sum()), self.store().vectors()[0]
         if not self.plan.topology.has("server"):
             return self.board().latest()
@@ -254,10 +292,11 @@ class Stage:
             "env_steps": int(self.ledger["env_steps"].sum()),
             "updates": int(self.ledger["updates"].sum()),
             "learner": {"learned": self.learned()},
-            "lanes": self.lanes.state(),
             "ledger": {name: self.ledger[name].copy() for name in KEPT},
             "members": {str(member): self.read_note(member) for member in self.members},
         }
+        if not self.plan.unrolled:
+            state["lanes"] = self.lanes.state()
         if "priorities" in self.arrays:
             state["priorities"] = {"leaves": self.arrays["priorities"]}
         return state
@@ -265,8 +304,9 @@ class Stage:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a checkpoint, before any member is there; running episodes end as truncated."""
         self.load_learned(state["learner"]["learned"])
-        self.lanes.load_state(state["lanes"])
-        self.lanes.interrupt()
+        if not self.plan.unrolled:
+            self.lanes.load_state(state["lanes"])
+            self.lanes.interrupt()
         for name in KEPT:
             self.ledger[name][:] = state["ledger"][name]
         for member in self.members:
@@ -312,9 +352,9 @@ class SharedStore:
         self._names.skipped[...] = np.asarray(skipped)
 
     def move_target(self, env_steps: int, period: int) -> None:
-        """Copy the weights into the target at every multiple of `period`."""
+        """Copy the weights into the target at every multiple of `period`, if there is one."""
         due = env_steps // period
-        if due > int(self._copies[0]):
+        if self._names.target.shape == self._names.weights.shape and due > int(self._copies[0]):
             self._copies[0] = due
             self._names.target[...] = self._names.weights
 
@@ -356,6 +396,11 @@ def _local(plan: Plan) -> bool:
     return not plan.topology.has("memory") and plan.company.memory == "local"
 
 
+def _unroll_fields(plan: Plan, agent: Agent) -> dict[str, Field]:
+    each = (plan.slots_per_writer, plan.critic.unroll, plan.envs_per_group)
+    return Unrolls.fields(plan.spec, plan.writers, *each, agent.core)
+
+
 def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:
     shards = plan.company.shards
     fields = _named("weights", Board.fields(size, shards)) | _named("target", Board.fields(size, shards))
@@ -371,6 +416,6 @@ def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:
 def _example(plan: Plan) -> Any:
     """A sample of the right shapes, for the slots that batches travel in."""
     lanes = Lanes(plan.spec, 1, 4)
-    rows = plan.options.batch_size * plan.options.updates_per_call
+    rows = plan.q.batch_size * plan.q.updates_per_call
     at = np.zeros(rows, np.int64)
     return Replay(lanes).gather(at, at, np.ones(rows, np.float32))

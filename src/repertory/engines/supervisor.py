@@ -17,7 +17,7 @@ from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.stage import Member, Stage, crews_of, members_of
 from repertory.errors import UserError
-from repertory.runtime import UNGUARDED, fork_server
+from repertory.runtime import UNGUARDED, fork_server, usable_cores
 
 START_S = 120.0
 """A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
@@ -86,7 +86,7 @@ class Supervisor:
         members = members_of(plan)
         if len(members) > BEYOND:
             raise UserError(f"{len(members)} members were asked for; {BEYOND} are possible: lower --actors")
-        crews = crews_of(plan, os.cpu_count() or 1)
+        crews = crews_of(plan, usable_cores())
         self.watched = [Watched(crew, Descriptor(os.memfd_create("report"))) for crew in crews]
         self.events: list[Event] = []
         self.restarts = 0

@@ -1,7 +1,8 @@
 """Environments stepped one after the other in this process; imports numpy and gymnasium.
 
 Not `gymnasium.vector.SyncVectorEnv`: that does not say which environment failed, and it is slower. An
-environment whose episode ends is reset in the same step; both its last and its first observation are kept.
+environment whose episode ends is reset in the same step, and both its last and its first observation are kept; or, if
+it is to be patient, in the next one, which for this environment only resets.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 class OneByOne:
     """A list of environments behind the interface of `Environments`."""
 
-    def __init__(self, name: str, build: Callable[[int], Env], count: int, worker: int) -> None:
-        self.count = count
+    def __init__(
+        self, name: str, build: Callable[[int], Env], count: int, worker: int, *, patient: bool = False
+    ) -> None:
+        self.count, self._patient = count, patient
+        self._over: list[int] = []
         self._name = name
         self._envs: list[Env] = []
         with contextlib.ExitStack() as undo:
@@ -50,6 +54,7 @@ class OneByOne:
     def reset(self, seeds: Sequence[int]) -> tuple[Array, Flags | None]:
         """Starts all environments anew, each from its own seed."""
         self._watch.restart(seeds)
+        self._over = []
         begun = [self._reset_one(index, seed) for index, seed in enumerate(seeds)]
         return self._stored([observation for observation, _ in begun]), self._masks([info for _, info in begun])
 
@@ -61,7 +66,14 @@ class OneByOne:
         rewards = np.empty(self.count, np.float32)
         if self._start:
             actions = actions + self._start
+        over = self._over
         for index, (step, action) in enumerate(zip(self._steps, actions.tolist(), strict=True)):
+            if index in over:
+                first, info = self._reset_one(index, None)
+                rewards[index] = 0.0
+                seen.append(first)
+                infos.append(info)
+                continue
             watch.enter(index)
             try:
                 observation, reward, terminated, truncated, info = step(action)
@@ -79,10 +91,25 @@ class OneByOne:
                 ends.append((index, bool(terminated), bool(truncated)))
         watch.leave()
         observations = self._stored(seen)
+        if over or (ends and self._patient):
+            return self._wait(rewards, ends, observations, infos)
         if ends:
             return self._turn(rewards, ends, seen, observations, infos)
         masks, none = self._masks(infos), self._never
         return Step(self._always, rewards, none, none, observations, masks, none, observations, masks)
+
+    def _wait(
+        self, rewards: Array, ends: list[tuple[int, bool, bool]], observations: Array, infos: list[dict[str, Any]]
+    ) -> Step:
+        """Where an episode ended before, the next has begun; where one ends now, it will in the next step."""
+        terminated, truncated, begun = (self._never.copy() for _ in range(3))
+        begun[self._over] = True
+        for index, over, cut in ends:
+            terminated[index], truncated[index] = over, cut
+        self._over = [index for index, _, _ in ends]
+        self._watch.idled(begun)
+        masks = self._masks(infos, terminated)
+        return Step(~begun, rewards, terminated, truncated, observations, masks, begun, observations, masks)
 
     def _turn(
         self,

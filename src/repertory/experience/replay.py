@@ -35,6 +35,16 @@ class Sample(NamedTuple):
     slot: Indices
     version: NDArray[np.int32]
 
+    @property
+    def updates(self) -> int:
+        """Updates that are made of it, after `split`."""
+        return int(self.action.shape[0])
+
+    def versions(self) -> NDArray[np.int64]:
+        """Of the weights that acted, for each step that counts."""
+        found: NDArray[np.int64] = self.version[self.weight > 0].astype(np.int64)
+        return found
+
     def split(self, updates: int) -> Sample:
         """The same as `updates` batches; weights are scaled so that each batch's largest is 1."""
         rows = [None if x is None else x.reshape(updates, -1, *x.shape[1:]) for x in self]

@@ -18,6 +18,8 @@ from repertory.roles.stopwatch import Stopwatch, Unwatched
 class Actor:
     """One vector of environments and the policy that plays them; `may_play` holds it back.
 
+    `may_ask` is asked right after a step: whether the question for the next one may be put at once.
+
     `start` tells the streams of actors apart that have the same rank, one after the other.
     """
 
@@ -35,9 +37,10 @@ class Actor:
         watch: Stopwatch | Unwatched,
         start: int = 0,
         may_play: Callable[[], bool] = lambda: True,
+        may_ask: Callable[[], bool] = lambda: True,
     ) -> None:
         self.environments, self.policy, self.experience = environments, policy, experience
-        self.page, self.epsilon, self.watch, self.may_play = page, epsilon, watch, may_play
+        self.page, self.epsilon, self.watch, self.may_play, self.may_ask = page, epsilon, watch, may_play, may_ask
         self.rank, self.rng = rank, generator(seed, rank, 1, start)
         self.lanes = first_lane + np.arange(environments.count)
         self.returns = np.zeros(environments.count)
@@ -49,6 +52,7 @@ class Actor:
         """Begin anew in every environment; episodes that were running count in no statistic."""
         self.observation, self.mask = self.environments.reset(seeds)
         self.experience.begin(self.lanes, self.observation, self.mask)
+        self.policy.forget(slice(None))
         self.returns[:] = 0.0
         self.lengths[:] = 0
         self._waiting = self._actions = None
@@ -70,7 +74,7 @@ class Actor:
         self._store(actions, result)
         self._account(result)
         self.watch.lap("store")
-        self._actions = self._choose()
+        self._actions = self._choose() if self.may_ask() else None
         self.watch.lap("act")
         return True
 
@@ -125,7 +129,7 @@ class Actor:
             result.observation[rows],
             None if result.mask is None else result.mask[rows],
             self.policy.version,
-            self._values(actions, rows),
+            self._kept(actions, rows),
         )
         self.page.played(len(lanes))
         self.observation, self.mask = result.onward()
@@ -133,6 +137,7 @@ class Actor:
         if np.count_nonzero(begun):
             mask = None if self.mask is None else self.mask[begun]
             self.experience.begin(self.lanes[begun], self.observation[begun], mask)
+            self.policy.forget(begun)
 
     def _store_quiet(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
         """The same for the usual step, in which nothing ends: no array is cut."""
@@ -145,17 +150,15 @@ class Actor:
             result.observation,
             result.mask,
             self.policy.version,
-            self._values(actions, slice(None)),
+            self.policy.keep(actions),
         )
         self.page.played(len(self.lanes))
         self.observation, self.mask = result.observation, result.mask
 
-    def _values(self, actions: NDArray[np.integer[Any]], rows: Any) -> NDArray[np.float32] | None:
-        """Value of the action taken and of the best one, [2, E], if the policy keeps them."""
-        values = self.policy.values
-        if values is None:
-            return None
-        return np.stack([values[np.arange(len(actions)), actions], values.max(axis=1)])[:, rows]
+    def _kept(self, actions: NDArray[np.integer[Any]], rows: Any) -> NDArray[np.float32] | None:
+        """What the policy wants to be kept beside its actions, [k, E]."""
+        kept = self.policy.keep(actions)
+        return None if kept is None else kept[:, rows]
 
     def _account(self, result: Step) -> None:
         """Returns and lengths of episodes, as they end."""

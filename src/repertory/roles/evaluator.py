@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.agents.light import ROWS
 from repertory.experience.environments import Environments
+from repertory.roles.answers import Question, Rows
 from repertory.roles.ledger import Page
 
 
@@ -58,12 +59,21 @@ class Evaluator:
         return Episodes(returns, lengths)
 
     def _greedy(self, weights: Any) -> Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.integer[Any]]]:
-        """Actions for observations, by the lighter way if there is one."""
-        light = self.agent.light
-        if light is not None and self.environments.count <= ROWS:
-            values = light(np.asarray(weights))
-            return lambda observation, mask: values(observation, mask).argmax(axis=-1)
-        return lambda observation, mask: np.asarray(self.agent.act(weights, observation, mask, None))
+        """Actions for observations, by the lighter way if there is one; recurrent states begin empty."""
+        agent, count = self.agent, self.environments.count
+        if agent.respond is None and (agent.light is None or count > ROWS):
+            return lambda observation, mask: np.asarray(agent.act(weights, observation, mask, None))
+        rows, last = Rows(agent), -1 if agent.respond is not None else None
+        rows.load(weights)
+        core, first = np.zeros((count, agent.core), np.float32), np.ones(count, bool)
+
+        def greedy(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.integer[Any]]:
+            nonlocal core, first
+            found, core = rows(Question(observation, mask, core, first))
+            first = np.zeros(count, bool)
+            return np.asarray(found[:, :last].argmax(axis=-1))
+
+        return greedy
 
 
 class Dismissed(Exception):

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from repertory.agents.agent import Agent, LearnerState, Transitions
+from repertory.agents.agent import Agent, LearnerState
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.batches import Drawer
+from repertory.roles.learner import lesson
 from repertory.roles.ledger import Page
 from repertory.roles.stopwatch import Stopwatch, Unwatched
+from repertory.roles.unroll_batches import UnrollBatches
 
 
 class Store(Protocol):
@@ -75,19 +77,21 @@ class HogwildWorker:
     def __init__(
         self,
         agent: Agent,
-        source: Segments | Drawer,
+        source: Segments | Drawer | UnrollBatches,
         store: Store,
         page: Page,
         watch: Stopwatch | Unwatched,
         *,
         target_steps: int,
         key: jax.Array,
-        pull: Callable[[], None],
+        acted: Callable[[], tuple[int, Any]] | None = None,
+        pull: Callable[[], None] = lambda: None,
     ) -> None:
+        """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
+        those; else it is taken at the live ones. `pull` is called after each update."""
         self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
-        self.target_steps, self._key, self._pull = target_steps, key, pull
+        self.target_steps, self._key, self._acted, self._pull = target_steps, key, acted, pull
         self._sum: Any = None
-        self._seen = (page.updates, store.vectors()[0])
         self._made = 0
         self._gradient = jax.jit(partial(_added, agent, isinstance(source, Segments)))
         self._change = jax.jit(partial(_changed, agent))
@@ -99,28 +103,30 @@ class HogwildWorker:
             return False
         self.watch.lap("sample")
         sample, due = taken
-        live = self.store.live()  # θ⁻ as it is now, and but for whole segments θ, too
-        if not isinstance(self.source, Segments) or not self.source.whole:
-            self._seen = (self.page.updates, live.weights)
-        version, weights = self._seen
-        self._sum, learned = self._gradient(self._sum, weights, live.target, Transitions(*sample[:8]), self._key)
+        live = self.store.live()  # θ⁻ as it is now
+        version, weights = self._acted() if self._acted is not None else (self.page.updates, live.weights)
+        self._sum, learned = self._gradient(self._sum, weights, live.target, lesson(sample), self._key)
         self._made += 1
         self._note(sample, version, learned)
+        if isinstance(self.source, UnrollBatches):
+            self.source.release(sample, None)
         if due:
             self._update(version)
         self.watch.lap("learn")
         return True
 
-    def _take(self) -> tuple[Sample, bool] | None:
+    def _take(self) -> tuple[Any, bool] | None:
         if isinstance(self.source, Segments):
             return self.source.take()
         sample = self.source.take()
-        return None if sample is None else (sample.flat(), True)
+        if sample is None:
+            return None
+        return (sample.flat() if isinstance(sample, Sample) else sample), True
 
-    def _note(self, sample: Sample, version: int, learned: Any) -> None:
+    def _note(self, sample: Any, version: int, learned: Any) -> None:
         page = self.page
         page.count("gradients")
-        page.lag(version - sample.version[sample.weight > 0].astype(np.int64))
+        page.lag(version - sample.versions())
         page.loss(float(learned.loss), 1)
 
     def _update(self, version: int) -> None:
@@ -132,9 +138,7 @@ class HogwildWorker:
         self.page.age(np.array([self.page.updates - version]))
         self.page.learned(1)
         self.store.move_target(self.page.env_steps, self.target_steps)
-        if isinstance(self.source, Segments) and self.source.whole:
-            self._pull()
-            self._seen = (self.page.updates, self.store.vectors()[0])
+        self._pull()
 
     def settle(self) -> None:
         """The weights are where they survive; gradients not yet applied are few."""
@@ -157,7 +161,7 @@ class HogwildWorker:
 
 
 def _added(
-    agent: Agent, add_up: bool, total: jax.Array | None, weights: Any, target: Any, batch: Transitions, key: jax.Array
+    agent: Agent, add_up: bool, total: jax.Array | None, weights: Any, target: Any, batch: Any, key: jax.Array
 ) -> tuple[jax.Array, Any]:
     """The gradient, added to what there was: the paper adds up over steps, where the agent's loss is a mean."""
     gradient, learned = agent.gradient(weights, target, batch, key)

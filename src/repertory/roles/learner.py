@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
+from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transitions
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
+from repertory.experience.unrolls import UnrollBatch
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Batches, Weights
 from repertory.roles.safe import Safe
@@ -44,18 +45,18 @@ class Learner:
         if sample is None:
             return False
         self.watch.lap("sample")
-        self.learned, learned = self.agent.learn(self.learned, Transitions(*sample[:8]))
+        self.learned, learned = self.agent.learn(self.learned, lesson(sample))
         self._conclude(sample, learned)
         self.watch.lap("learn")
         self.batches.ahead()
         self.watch.lap("sample")
         return True
 
-    def _conclude(self, sample: Sample, learned: Learned) -> None:
+    def _conclude(self, sample: Sample | UnrollBatch, learned: Learned) -> None:
         """Tell the board, the replay and the ledger."""
         page = self.page
         page.lag(page.updates - sample.version.astype(np.int64))
-        page.learned(sample.action.shape[0])
+        page.learned(sample.updates)
         self.weights.publish(page.updates, self.learned.weights)
         self.batches.release(sample, learned.priority)
         self._losses.append(learned.loss)
@@ -98,6 +99,11 @@ class Learner:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def lesson(sample: Sample | UnrollBatch) -> Transitions | Rollout:
+    """What an agent learns from, without what only the roles need."""
+    return Rollout(*sample[:10]) if isinstance(sample, UnrollBatch) else Transitions(*sample[:8])
 
 
 def check_finite(weights: np.ndarray[Any, Any], updates: int) -> None:

@@ -37,6 +37,7 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "skipped": ("int64", ()),
     "bytes_sent": ("int64", ()),
     "episodes": ("int64", ()),
+    "dropped_unrolls": ("int64", ()),
     # what happened lately
     "episode_return": ("float64", (RECENT,)),
     "episode_length": ("int64", (RECENT,)),
@@ -47,12 +48,14 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "losses": ("int64", ()),
     "loss_sum": ("float64", ()),
     "queue": ("int64", ()),
+    "answers": ("int64", ()),  # questions to the policy, and how long the answers took
+    "answer_s": ("float64", ()),
     "idle_s": ("float64", ()),
     "work": ("int64", ()),
 }
 KEPT = (
     "starts", "env_steps", "updates", "gradients", "dropped_stale", "dropped_outlier", "skipped", "bytes_sent",
-    "episodes",
+    "episodes", "dropped_unrolls",
 )  # fmt: skip
 """What a checkpoint keeps."""
 
@@ -138,6 +141,11 @@ class Page:
         count = int(self.row[f"{name}s"])
         self.row[name][np.arange(count, count + values.size) % RECENT] = values
         self.row[f"{name}s"] = count + values.size
+
+    def answered(self, seconds: float) -> None:
+        """The policy took so long to answer."""
+        self.row["answers"] += 1
+        self.row["answer_s"] += seconds
 
     def loss(self, total: float, count: int) -> None:
         """Losses of some updates."""

@@ -1,7 +1,9 @@
-"""A policy that answers at once, with a copy of the weights of its own; a small one without starting JAX at all."""
+"""Policies that answer at once, with a copy of the weights of their own; small ones without starting JAX at all."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +12,9 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.agents.light import ROWS, LightValues
+from repertory.roles.answers import Drawn, Question, best
+from repertory.roles.exploration import generator
+from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
 
 
@@ -29,6 +34,11 @@ class LocalPolicy:
         self._until_pull = 0
         word = np.random.SeedSequence([seed, rank, 3]).generate_state(1)[0]
         self._key = np.array([word, 0], np.uint32)
+
+    @property
+    def current(self) -> Any:
+        """The weights that it plays with."""
+        return self._weights
 
     def pull(self) -> None:
         """Copy the newest weights."""
@@ -75,10 +85,62 @@ class LocalPolicy:
         """Continue the noise where it was."""
         self.calls = int(state["calls"])
 
+    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
+        """Value of the action taken and of the best one, [2, E], if it keeps them."""
+        if self.values is None:
+            return None
+        return np.stack([self.values[np.arange(len(actions)), actions], self.values.max(axis=1)])
 
-def best(values: NDArray[np.float32]) -> NDArray[np.integer[Any]]:
-    """The first of the highest values in each row; of a lone row without giving up the interpreter's lock."""
-    if len(values) > 1:
-        return np.asarray(values.argmax(axis=-1))
-    row = values[0].tolist()
-    return np.array([row.index(max(row))])
+    def forget(self, environments: Any) -> None:
+        """Nothing is remembered from step to step."""
+
+
+class DrawingPolicy:
+    """Actions drawn from the policy, by weights that are copied when told to; holds recurrent states."""
+
+    valued = False
+
+    def __init__(
+        self, agent: Agent, weights: Weights, environments: int, page: Page, *, seed: int, rank: int, start: int
+    ) -> None:
+        self.weights, self.page, self.version = weights, page, -1
+        self.current: Any = None
+        self.core = np.zeros((environments, agent.core), np.float32)
+        self._answers = Drawn(agent, generator(seed, rank, 5, start))
+        self._first = np.ones(environments, bool)
+
+    def pull(self) -> None:
+        """Copy the newest weights."""
+        version, weights = self.weights.latest()
+        if version != self.version:
+            self.version, self.current = version, weights
+            self._answers.load(weights)
+
+    def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """Remember the question."""
+        self._question = (observation, mask)
+
+    def poll(self) -> NDArray[np.integer[Any]]:
+        """Answer it."""
+        began = time.perf_counter()
+        answer = self._answers.answer(Question(*self._question, self.core, self._first))
+        self.page.answered(time.perf_counter() - began)
+        self._kept, self.core = answer.kept, answer.core
+        self._first = np.zeros_like(self._first)
+        return answer.action
+
+    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002
+        """Logarithms of the actions' probabilities, [1, E]."""
+        return self._kept
+
+    def forget(self, environments: Any) -> None:
+        """Episodes begin there."""
+        self._first[environments] = True
+
+    def state(self) -> dict[str, Any]:
+        """The stream of draws."""
+        return {"rng": dict(self._answers.rng.bit_generator.state)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the stream."""
+        self._answers.rng.bit_generator.state = dict(state["rng"])

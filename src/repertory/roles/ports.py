@@ -60,14 +60,16 @@ class Policy(Protocol):
     def valued(self) -> bool:
         """Whether it keeps the values behind its answers; then it is asked even where chance decides."""
 
-    @property
-    def values(self) -> NDArray[np.float32] | None:
-        """The action values behind the last answer, [E, A], if the policy keeps them."""
+    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
+        """What is to be kept beside these actions, [k, E]: values, or logarithms of their probabilities."""
 
-    def state(self) -> dict[str, int]:
+    def forget(self, environments: Any) -> None:
+        """New episodes begin in these environments: nothing of the old ones counts."""
+
+    def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
 
-    def load_state(self, state: dict[str, int]) -> None:
+    def load_state(self, state: Any) -> None:
         """Take that over."""
 
 
@@ -111,13 +113,13 @@ class ExperienceSource(Protocol):
 class Batches(Protocol):
     """Where a learner gets what it learns from next."""
 
-    def take(self) -> Sample | None:
-        """Batches for one call, `[updates, batch, ...]`, if as many updates are owed."""
+    def take(self) -> Any:
+        """What one call learns from: a `Sample` or an `UnrollBatch`; None if there is not enough."""
 
     def ahead(self) -> None:
         """A good moment to draw what comes next: the last batch is being learned from."""
 
-    def release(self, sample: Sample, priority: Any) -> None:
+    def release(self, sample: Any, priority: Any) -> None:
         """The sample was learned from, and these are its errors."""
 
     def settle(self) -> None:

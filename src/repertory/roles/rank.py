@@ -15,14 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
+from repertory.agents.agent import Agent, Learned, LearnerState
 from repertory.agents.compression import Compression
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
+from repertory.roles.learner import lesson
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
 from repertory.roles.safe import Safe
 from repertory.roles.stopwatch import Stopwatch, Unwatched
+from repertory.roles.unroll_batches import UnrollBatches
 
 
 class Collective(Protocol):
@@ -55,7 +57,7 @@ class Rank:
         self,
         agent: Agent,
         learned: LearnerState,
-        batches: Drawer,
+        batches: Drawer | UnrollBatches,
         collective: Collective,
         compression: Compression,
         weights: Weights,
@@ -71,7 +73,7 @@ class Rank:
         self.checksums, self.rank = checksums, rank
         self.learned = collective.broadcast(learned)
         self._residual = self._residual_before = compression.residual()
-        self._waiting: tuple[Sample, Learned] | None = None
+        self._waiting: tuple[Any, Learned] | None = None
         self._settled = False
         self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
         self._version = int(self.learned.updates)
@@ -105,7 +107,7 @@ class Rank:
         self._waiting = None
         self.learned = self._update(self.learned, payloads)
         self._version += 1
-        self.batches.release(sample, learned.priority[None])
+        self.batches.release(sample, jnp.asarray(learned.priority)[None])
         self._conclude(sample, learned)
         self.watch.lap("learn")
         return True
@@ -121,7 +123,7 @@ class Rank:
         if sample is None:
             return False
         self.watch.lap("sample")
-        batch = Transitions(*sample.batch()[:8])
+        batch = lesson(sample.batch() if isinstance(sample, Sample) else sample)
         state = self.learned
         gradient, learned = self.agent.gradient(state.weights, state.target, batch, state.key)
         self._residual_before = self._residual
@@ -131,7 +133,7 @@ class Rank:
         self.collective.submit(payload)
         return True
 
-    def _conclude(self, sample: Sample, learned: Learned) -> None:
+    def _conclude(self, sample: Any, learned: Learned) -> None:
         self.page.count("gradients")
         self.page.lag(self.version - 1 - sample.version.astype(np.int64))
         self.page.loss(float(learned.loss), 1)

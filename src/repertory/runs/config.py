@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import tyro
 
 from repertory import topologies
+from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions
 from repertory.engines import ENGINES
@@ -22,7 +23,8 @@ from repertory.topologies.options import CompanyOptions
 
 SEEDS = 2**32
 """Seeds lie below it: JAX's keys keep no more bits."""
-AGENTS = ("dqn", "rainbow", "sarsa")
+VALUE_AGENTS, CRITIC_AGENTS = ("dqn", "rainbow", "sarsa"), ("a3c", "impala", "appo")
+AGENTS = VALUE_AGENTS + CRITIC_AGENTS
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class RunOptions:
     environment: tyro.conf.Positional[str]
     """A Gymnasium id, `module:Id`, or `path/file.py:factory`."""
     agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "dqn"
-    """Which agent: dqn, rainbow (every part on), sarsa."""
+    """Which agent: dqn, rainbow (every part on), sarsa, a3c, impala, appo; by default what suits the topology."""
     topology: str = "single"
-    """Who does what: single, collectors, apex, parameter_server, gorila, hogwild, all_reduce; `repertory show NAME`
-    draws it."""
+    """Who does what: single, collectors, apex, parameter_server, gorila, hogwild, all_reduce, a3c, ga3c, impala,
+    seed_rl, sample_factory; `repertory show NAME` draws it."""
     engine: str = "inline"
     """What hosts the roles: inline (one process), processes (many on this machine)."""
     env_steps: int = 100_000
@@ -82,6 +84,18 @@ class RunOptions:
     company: CompanyOptions = field(default_factory=CompanyOptions)
 
 
+@dataclass(frozen=True)
+class CriticRunOptions(RunOptions):
+    """Train an actor-critic agent on an environment."""
+
+    agent: ActorCriticOptions = field(default_factory=ActorCriticOptions)  # type: ignore[assignment]
+
+
+def options_for(agent: str) -> type[RunOptions]:
+    """The options of runs with this agent."""
+    return CriticRunOptions if agent in CRITIC_AGENTS else RunOptions
+
+
 def environment_options(options: RunOptions) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dictionary; values are Python literals where they can be read as such."""
     result: dict[str, Any] = {}
@@ -102,17 +116,28 @@ POSITIVE = (
     "agent.target_period", "agent.replay_capacity", "agent.replay_ratio", "agent.updates_per_call",
     "agent.optimizer_epsilon", "company.pull_period", "company.shards", "company.fetch_period", "company.push_period",
     "company.update_steps", "company.target_steps", "company.topk_share", "company.heartbeat_s",
-    "company.staleness_bound",
+    "company.staleness_bound", "company.groups", "company.learners", "company.predictors", "company.trainers",
+    "company.policy_workers", "company.inference_least", "company.adjust_s",
+)  # fmt: skip
+POSITIVE_OF_CRITICS = (
+    "agent.unroll", "agent.batch_unrolls", "agent.learning_rate", "agent.rho_clip", "agent.c_clip", "agent.epochs",
+    "agent.minibatches", "agent.optimizer_epsilon",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm",
     "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps", "company.max_gradient_age",
-    "company.outlier_deviations", "company.restarts", "company.ladder_exponent",
+    "company.outlier_deviations", "company.restarts", "company.ladder_exponent", "company.queue",
+    "company.max_policy_lag", "company.inference_patience_s", "company.actors_per_process", "network.core",
+)  # fmt: skip
+NOT_NEGATIVE_OF_CRITICS = (
+    "agent.learning_rate_end", "agent.learning_rate_steps", "agent.ratio_clip", "agent.entropy", "agent.entropy_end",
+    "agent.entropy_steps", "agent.value_weight", "agent.probability_floor", "agent.max_gradient_norm",
 )  # fmt: skip
 SHARES = (
     "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
     "agent.importance_exponent", "company.ladder_base", "company.topk_share",
 )  # fmt: skip
+SHARES_OF_CRITICS = ("agent.discount", "agent.trace")
 
 
 def flag(name: str) -> str:
@@ -122,16 +147,17 @@ def flag(name: str) -> str:
 
 def check(options: RunOptions) -> RunOptions:
     """The same options, or a sentence that says which one can't be."""
-    for name in names_of(RunOptions):
+    for name in names_of(type(options)):
         if isinstance(value_of(options, name), float) and not math.isfinite(value_of(options, name)):
             raise UserError(f"{flag(name)} must be a finite number, not {value_of(options, name)}")
-    for name in POSITIVE:
+    critic = isinstance(options, CriticRunOptions)
+    for name in _of(critic, POSITIVE, POSITIVE_OF_CRITICS):
         if not value_of(options, name) > 0:
             raise UserError(f"{flag(name)} must be above 0, not {value_of(options, name)}")
-    for name in NOT_NEGATIVE:
+    for name in _of(critic, NOT_NEGATIVE, NOT_NEGATIVE_OF_CRITICS):
         if value_of(options, name) < 0:
             raise UserError(f"{flag(name)} must not be negative, it is {value_of(options, name)}")
-    for name in SHARES:
+    for name in _of(critic, SHARES, SHARES_OF_CRITICS):
         if not 0 <= value_of(options, name) <= 1:
             raise UserError(f"{flag(name)} must lie between 0 and 1, it is {value_of(options, name)}")
     if options.seed >= SEEDS:
@@ -144,9 +170,43 @@ def check(options: RunOptions) -> RunOptions:
         raise UserError(f"unknown engine {options.engine!r}{nearest(options.engine, ENGINES)}")
     if not options.network.hidden or min(options.network.hidden) < 1:
         raise UserError(f"--network.hidden needs widths above 0, not {options.network.hidden}")
-    _check_agent(options.agent)
-    _check_company(options)
+    if critic != (options.agent_name in CRITIC_AGENTS):
+        raise UserError(f"these options are not for agent {options.agent_name!r}; give its name when they are made")
+    if critic:
+        _check_critics(options)
+    else:
+        _check_agent(options.agent)
+        _check_company(options)
     return options
+
+
+def _of(critic: bool, names: tuple[str, ...], own: tuple[str, ...]) -> list[str]:
+    """The names that runs of this kind have."""
+    return [name for name in names if not (critic and name.startswith("agent."))] + list(own if critic else ())
+
+
+def _check_critics(options: RunOptions) -> None:
+    """Pairs that contradict each other, where unrolls are learned from."""
+    company = options.company
+    if not topologies.find(options.topology).has("evaluator") or options.topology == "single":
+        return  # refused later, with what to choose instead
+    if options.network.core and options.network.separate:
+        raise UserError("--network.core and --network.separate exclude each other: both would want the last layers")
+    if company.adjust_from:
+        most = (company.predictors, company.trainers, options.actors)
+        fits = len(company.adjust_from) == 3 and all(
+            1 <= start <= limit for start, limit in zip(company.adjust_from, most, strict=True)
+        )
+        if options.topology != "ga3c" or not fits:
+            raise UserError(
+                "--company.adjust-from takes predictors, trainers and agents to start with, each from 1 to how many "
+                f"there are {most}, and is for --topology ga3c; it is {company.adjust_from}"
+            )
+    if company.learners > 1 and (options.topology != "impala" or options.actors * company.groups < company.learners):
+        raise UserError(
+            f"--company.learners {company.learners} needs --topology impala and at least as many actors, "
+            f"not {options.topology!r} with {options.actors}"
+        )
 
 
 def _check_agent(agent: QLearningOptions) -> None:
@@ -201,6 +261,8 @@ def _check_company(options: RunOptions) -> None:
 
 def resolve(options: RunOptions) -> RunOptions:
     """What follows from other options: an agent's name switches its parts, no replay learns each step once."""
+    if isinstance(options, CriticRunOptions):
+        return dataclasses.replace(options, threads=options.threads or _fair_threads(options))
     agent = options.agent
     if options.agent_name == "sarsa" or (options.topology == "hogwild" and options.company.method == "sarsa"):
         agent = dataclasses.replace(agent, sarsa=True)
@@ -325,6 +387,7 @@ def to_dict(options: RunOptions) -> dict[str, Any]:
 def from_dict(values: Mapping[str, Any]) -> RunOptions:
     """What `to_dict` wrote."""
     values = dict(values)
-    blank = RunOptions(environment=str(values.pop("environment")))
+    cls = options_for(str(values.get("agent_name", "dqn")))
+    blank = cls(environment=str(values.pop("environment")))
     options: RunOptions = change(blank, values)
     return options

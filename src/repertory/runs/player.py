@@ -31,6 +31,11 @@ class Player:
 
     def __init__(self, plan: Plan, agent: Agent, weights: NDArray[np.float32]) -> None:
         self.plan, self.agent, self.weights = plan, agent, jnp.asarray(weights)
+        self.forget()
+
+    def forget(self) -> None:
+        """A new episode begins: a recurrent agent starts with an empty state."""
+        self._core = np.zeros((1, self.agent.core), np.float32)
 
     def act(self, observation: Any, action_mask: Any = None) -> int:
         """The greedy action for one observation, both as the environment has them."""
@@ -40,7 +45,11 @@ class Player:
         if stored.shape != seen.seen_shape:
             raise UserError(f"an observation of shape {stored.shape} was given, not {seen.seen_shape}")
         mask = None if action_mask is None else np.asarray(action_mask, bool)[None]
-        return first_action + int(self.agent.act(self.weights, stored[None], mask, None)[0])
+        if self.agent.respond is None or not self.agent.core:
+            return first_action + int(self.agent.act(self.weights, stored[None], mask, None)[0])
+        rows, core = self.agent.respond(self.weights, stored[None], mask, self._core, np.zeros(1, bool))
+        self._core = np.asarray(core)
+        return first_action + int(np.argmax(rows[0, :-1]))
 
     @cached_property
     def _interface(self) -> tuple[Callable[[Any], Any], int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repertory.runs.config import RunOptions, change
+from repertory.runs.config import CRITIC_AGENTS, RunOptions, change, options_for
 from repertory.topologies import find
 
 
@@ -18,6 +18,8 @@ class Preset:
     seen: str
     options: Mapping[str, Any] = field(default_factory=dict)
     by_topology: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    critic: Mapping[str, Any] = field(default_factory=dict)
+    """For agents that learn from unrolls; `by_topology` has entries "topology agent" for those."""
 
 
 _CARTPOLE = {
@@ -215,12 +217,54 @@ def find_preset(environment: str) -> Preset:
     return Preset("", "no preset: the defaults of the options")
 
 
-def defaults(environment: str, agent: str = "dqn", topology: str = "single") -> RunOptions:
+AGENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "rainbow": RAINBOW,
+    "a3c": {
+        "unroll": 5,
+        "correction": "none",
+        "reduction": "sum",
+        "optimizer": "shared_rmsprop",
+        "optimizer_epsilon": 0.1,
+        "learning_rate": 7e-4,
+    },
+    "impala": {
+        "unroll": 20,
+        "correction": "vtrace",
+        "reduction": "sum",
+        "optimizer": "shared_rmsprop",
+        "optimizer_epsilon": 0.01,
+        "learning_rate": 6e-4,
+    },
+    "appo": {
+        "unroll": 32,
+        "batch_unrolls": 32,
+        "correction": "vtrace",
+        "ratio_clip": 0.1,
+        "entropy": 0.003,
+        "max_gradient_norm": 4.0,
+        "learning_rate": 1e-4,
+        "optimizer_epsilon": 1e-6,
+    },
+}
+"""What the papers say, where it is not the default."""
+
+
+def choose_agent(topology: str) -> str:
+    """The agent that a topology is for, if none is named."""
+    return find(topology).agents[0]
+
+
+def defaults(environment: str, agent: str | None = None, topology: str = "single") -> RunOptions:
     """The options of an environment's preset, for an agent and a topology; the later ones have the last word."""
-    preset = find_preset(environment)
-    options: RunOptions = change(RunOptions(environment), preset.options)
-    options = change(options, {"agent_name": agent, "topology": topology})
-    if agent == "rainbow":
-        options = change(options, {"agent": RAINBOW})
+    preset, agent = find_preset(environment), agent or choose_agent(topology)
+    if (agent, topology) == ("a3c", "hogwild"):
+        topology = "a3c"
+    options: RunOptions = options_for(agent)(environment)
+    critic = agent in CRITIC_AGENTS
+    general = {key: value for key, value in preset.options.items() if not (critic and key == "agent")}
+    options = change(options, {**general, "agent_name": agent, "topology": topology})
+    options = change(options, {"agent": AGENT_DEFAULTS.get(agent, {})})
     options = change(options, find(topology).defaults)
-    return change(options, preset.by_topology.get(topology, {}))  # type: ignore[no-any-return]
+    if critic:
+        options = change(options, preset.critic)
+    return change(options, preset.by_topology.get(topology if not critic else f"{topology} {agent}", {}))  # type: ignore[no-any-return]

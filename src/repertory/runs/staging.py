@@ -10,11 +10,11 @@ from repertory import topologies
 from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
 from repertory.engines.plan import Plan
-from repertory.engines.stage import members_of
+from repertory.engines.stage import crews_of
 from repertory.errors import UserError
 from repertory.experience import environments
 from repertory.runs.config import RunOptions, check, environment_options, resolve
-from repertory.runtime import start_jax
+from repertory.runtime import start_jax, usable_cores
 from repertory.topologies.graph import validate
 
 
@@ -42,27 +42,50 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
         topology=topologies.find(options.topology),
         company=options.company,
     )
-    _check_pacing(plan)
+    if plan.unrolled:
+        _check_unrolls(plan)
+    else:
+        _check_pacing(plan)
     return options, plan, plan.make_agent()
 
 
 def check_memory(plan: Plan) -> None:
     """Refuse a replay that the machine can't hold."""
+    if plan.unrolled:
+        return
     available = psutil.virtual_memory().available
     if plan.replay_bytes > available:
         raise UserError(
-            f"a replay of {plan.options.replay_capacity:,} steps needs {gigabytes(plan.replay_bytes)}, but "
+            f"a replay of {plan.q.replay_capacity:,} steps needs {gigabytes(plan.replay_bytes)}, but "
             f"{gigabytes(available)} of memory is free; lower --agent.replay-capacity"
         )
 
 
 def _check_pacing(plan: Plan) -> None:
     """A replay that never holds what learning waits for would wait for ever."""
-    need = plan.environments * (plan.options.n_step + plan.spec.observation.stack)
-    if plan.options.replay and plan.options.replay_capacity < need:
+    need = plan.environments * (plan.q.n_step + plan.spec.observation.stack)
+    if plan.q.replay and plan.q.replay_capacity < need:
         raise UserError(
-            f"--agent.replay-capacity {plan.options.replay_capacity} is too small for {plan.environments} "
+            f"--agent.replay-capacity {plan.q.replay_capacity} is too small for {plan.environments} "
             f"environments: each needs {need // plan.environments} steps; make it at least {need}"
+        )
+
+
+def _check_unrolls(plan: Plan) -> None:
+    """Learners that wait for more unrolls than can ever be finished would wait for ever."""
+    company, each = plan.company, plan.critic.batch_unrolls
+    if plan.envs_per_actor % company.groups:
+        raise UserError(
+            f"--envs-per-actor {plan.envs_per_actor} can't be cut into --company.groups {company.groups} equal groups"
+        )
+    if plan.topology.has("thread"):
+        return
+    slots = plan.writers * plan.slots_per_writer // plan.readers
+    if plan.batch_slots > slots:
+        raise UserError(
+            f"--agent.batch-unrolls {each} is more than the {slots * plan.envs_per_group} unrolls that a learner's "
+            "actors can finish before they wait for it; lower it, or raise --company.queue, --actors or "
+            "--envs-per-actor"
         )
 
 
@@ -73,9 +96,6 @@ def gigabytes(size: float) -> str:
 
 def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
     """What a run would do, in the units of everything else; printed by `--dry-run`."""
-    settings = options.agent
-    learned_steps = max(0, options.env_steps - settings.learning_starts)
-    half = (settings.epsilon_start + settings.epsilon_end) / 2
     return {
         "environment": options.environment,
         "observation": f"{plan.spec.observation.seen_shape} {plan.spec.observation.dtype}",
@@ -85,9 +105,30 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         "parameters": agent.layout.size,
         "topology": options.topology,
         "engine": options.engine,
-        "processes": 1 if options.engine == "inline" else 1 + len(members_of(plan)),
+        "processes": 1 if options.engine == "inline" else 1 + len(crews_of(plan, usable_cores())),
         "environments": plan.environments,
         "env_steps": options.env_steps,
+        **(_unrolls_ahead(options, plan) if plan.unrolled else _memory_ahead(options, plan)),
+        "evaluations": options.env_steps // options.eval_every,
+        "checkpoints": options.env_steps // options.checkpoint_every,
+    }
+
+
+def _unrolls_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
+    return {
+        "env_steps_per_update": plan.steps_per_update,
+        "updates": int(options.env_steps / plan.steps_per_update),
+        "updates_per_call": plan.critic.updates_per_batch,
+        "unroll": plan.critic.unroll,
+        "slots": plan.writers * plan.slots_per_writer,
+    }
+
+
+def _memory_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
+    settings = plan.q
+    learned_steps = max(0, options.env_steps - settings.learning_starts)
+    half = (settings.epsilon_start + settings.epsilon_end) / 2
+    return {
         "env_steps_per_update": settings.batch_size / settings.replay_ratio,
         "replay_ratio": settings.replay_ratio,
         "updates": int(learned_steps * settings.replay_ratio / settings.batch_size),
@@ -99,8 +140,6 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         }
         if options.company.exploration == "same"
         else {f"actor {rank}": round(plan.epsilon(options.env_steps, rank), 4) for rank in range(plan.actors)},
-        "evaluations": options.env_steps // options.eval_every,
-        "checkpoints": options.env_steps // options.checkpoint_every,
         "replay_steps": settings.replay_capacity,
         "replay_memory": gigabytes(plan.replay_bytes),
     }

@@ -1,6 +1,7 @@
 """Who does what: data only."""
 
 from repertory.errors import UserError, nearest
+from repertory.topologies.actor_critic import A3C, GA3C, IMPALA, SAMPLE_FACTORY, SEED_RL
 from repertory.topologies.all_reduce import ALL_REDUCE
 from repertory.topologies.collectors import APEX, COLLECTORS
 from repertory.topologies.gorila import GORILA
@@ -9,9 +10,10 @@ from repertory.topologies.hogwild import HOGWILD
 from repertory.topologies.parameter_server import PARAMETER_SERVER
 from repertory.topologies.single import SINGLE
 
-TOPOLOGIES = {
-    topology.name: topology for topology in (SINGLE, COLLECTORS, APEX, PARAMETER_SERVER, GORILA, HOGWILD, ALL_REDUCE)
-}
+ALL = (
+    SINGLE, COLLECTORS, APEX, PARAMETER_SERVER, GORILA, HOGWILD, ALL_REDUCE, A3C, GA3C, IMPALA, SEED_RL, SAMPLE_FACTORY,
+)  # fmt: skip
+TOPOLOGIES = {topology.name: topology for topology in ALL}
 
 
 def find(name: str) -> Topology:

@@ -53,6 +53,29 @@ class CompanyOptions:
     """Share of the gradient's numbers that topk sends."""
     scale_learning_rate: bool = False
     """All-reduce: multiply the learning rate by the number of ranks."""
+    queue: int = 1
+    """Finished unrolls of each group of environments that may wait for a learner; then it stops playing."""
+    groups: int = 1
+    """Groups that each actor's environments are cut into: one is stepped while the others wait for actions."""
+    learners: int = 1
+    """IMPALA: learners that average their gradients."""
+    predictors: int = 2
+    """GA3C: processes that answer agents."""
+    trainers: int = 2
+    """GA3C: processes that learn."""
+    policy_workers: int = 1
+    """Sample Factory: processes that answer rollout workers."""
+    inference_least: int = 1
+    """Groups of environments that a server waits for before it answers, up to `inference_patience_s`."""
+    inference_patience_s: float = 0.005
+    """Seconds that a server waits for more questions."""
+    max_policy_lag: int = 0
+    """Learners of unrolls drop those whose weights are more updates old; 0 = none."""
+    adjust_from: tuple[int, ...] = ()
+    """GA3C: predictors, trainers and agents at work at the start; from then on the numbers are adjusted, up to how many
+    there are. None = all are at work."""
+    adjust_s: float = 20.0
+    """GA3C: seconds between adjustments."""
     heartbeat_s: float = 60.0
     """A member that is silent for so long is named, ended and started again."""
     restarts: int = 5

@@ -1,0 +1,369 @@
+"""Advantage actor-critic agents as options of one: A3C, IMPALA, APPO; imports JAX, RLax, Optax.
+
+Mnih et al. 2016 (A3C), Babaeizadeh et al. 2017 (GA3C: lag, and a floor under the probabilities), Espeholt et al. 2018
+(IMPALA: V-trace), Schulman et al. 2017 and Petrenko et al. 2020 (PPO's clip, and both together: APPO).
+
+Everything that a step is worth follows from one backward pass over the rows of an unroll. On-policy returns are
+V-trace with all ratios 1; a row without a step has ratio 0, so nothing flows through it, and the row before it
+bootstraps from its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import rlax
+
+from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rollout
+from repertory.agents.light import make_light
+from repertory.agents.networks import NetworkOptions, Recurrent, build_policy_network, choose_kind, convolves
+from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
+from repertory.agents.q_learning import SLICE, legal, measure_layout
+from repertory.agents.vector import Layout
+from repertory.specs import EnvironmentSpec, ObservationSpec
+
+
+@dataclass(frozen=True)
+class ActorCriticOptions:
+    """A member of the actor-critic family."""
+
+    unroll: int = 20
+    """Rows of an unroll: steps that are learned from together (t_max)."""
+    batch_unrolls: int = 8
+    """Unrolls of one environment each that a learner takes at once; a multiple of `envs_per_actor` per group."""
+    learning_rate: float = 6e-4
+    """Step size of the optimiser."""
+    learning_rate_end: float = 0.0
+    """Step size from `learning_rate_steps` on."""
+    learning_rate_steps: int = 0
+    """Env steps over which the step size falls linearly; 0 = it stays."""
+    discount: float = 0.99
+    """γ: what a reward one step later is worth."""
+    correction: Literal["none", "vtrace", "gae"] = "vtrace"
+    """Returns: as played (A3C), corrected for an older policy (V-trace), or generalised advantages."""
+    rho_clip: float = 1.0
+    """V-trace's ρ̄: the largest weight of a step's error."""
+    c_clip: float = 1.0
+    """V-trace's c̄: the largest weight with which later errors flow back."""
+    trace: float = 1.0
+    """λ: 1 = returns as long as the unroll, 0 = one step."""
+    ratio_clip: float = 0.0
+    """PPO: the new probability may differ by the factor 1 + this from the old one; 0 = no clip."""
+    epochs: int = 1
+    """How often a batch is learned from."""
+    minibatches: int = 1
+    """Parts of a batch that make an update each."""
+    normalize_advantage: bool = False
+    """Advantages of an update get mean 0 and deviation 1."""
+    entropy: float = 0.01
+    """Worth of a broad policy, at the start."""
+    entropy_end: float = 0.0
+    """Worth of a broad policy from `entropy_steps` on."""
+    entropy_steps: int = 0
+    """Env steps over which it falls linearly; 0 = it stays."""
+    value_weight: float = 0.5
+    """Weight of the value's squared error."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Losses of steps are averaged, or added up as in A3C and IMPALA."""
+    probability_floor: float = 0.0
+    """Added to a probability before its logarithm is taken (GA3C: 1e-6)."""
+    max_gradient_norm: float = 40.0
+    """Gradients longer than this are shortened to it; 0 = never."""
+    optimizer: OptimizerName = "adam"
+    """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
+    optimizer_epsilon: float = 1e-5
+    """Added to the optimiser's denominator."""
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Updates that a batch of unrolls makes."""
+        return self.epochs * self.minibatches
+
+
+def make_actor_critic(
+    options: ActorCriticOptions,
+    network: NetworkOptions,
+    spec: EnvironmentSpec,
+    threads: int = 1,
+    steps_per_update: float = 1.0,
+) -> Agent:
+    """The agent that the options describe; `steps_per_update` turns schedules in env steps into updates."""
+    module = build_policy_network(network, spec.observation, spec.actions)
+    layout = measure_layout(module, spec.observation, spec.actions + 1, network)
+    model = Model(module, spec.actions, 2 * network.core)
+
+    def respond(
+        weights: jax.Array, observation: Array, mask: Array | None, core: Array, first: Array
+    ) -> tuple[jax.Array, jax.Array]:
+        return model.respond(layout.unravel(weights), observation, mask, core, first)
+
+    def act(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
+        count = observation.shape[0]
+        rows, _ = respond(weights, observation, mask, jnp.zeros((count, 2 * network.core)), jnp.ones(count, bool))
+        return jnp.argmax(rows[:, :-1], axis=-1)
+
+    loss = partial(rollout_loss, options, model)
+
+    def gradient(weights: jax.Array, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
+        def whole(tree: Any) -> tuple[jax.Array, jax.Array]:
+            return loss(tree, model.features(tree, batch.observation), batch)
+
+        (value, entropy), tree = jax.value_and_grad(whole, has_aux=True)(layout.unravel(weights))
+        vector = layout.ravel(tree)
+        return vector, Learned(value, entropy, jnp.linalg.norm(vector))
+
+    updates = options.learning_rate_steps / steps_per_update
+    rate = falling(options.learning_rate, options.learning_rate_end, updates)
+    optimizer = make_optimizer(options.optimizer, rate, options.optimizer_epsilon)
+    shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
+    advance = make_advance(optimizer, lambda target, _weights, _updates: target)
+
+    def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
+        return advance(state, shorten(vector))
+
+    sliced = convolves(network, spec.observation)
+    improve = update_in_slices(model, layout, loss, apply, threads) if sliced else update_at_once(gradient, apply)
+    plain = network.core == 0 and not network.separate and not network.module
+    start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
+    return Agent(
+        init=lambda seed: start(jax.random.key(seed)),
+        act=jax.jit(act),
+        values=jax.jit(lambda weights, observation, mask, _key: _values(respond, network, weights, observation, mask)),
+        gradient=jax.jit(gradient),
+        shorten=jax.jit(shorten),
+        advance=jax.jit(advance),
+        apply=jax.jit(apply, donate_argnums=0),
+        learn=partial(learn_from_rollout, options, improve),
+        layout=layout,
+        noisy=False,
+        light=make_light(layout, spec.observation, len(network.hidden), dueling=False)
+        if plain and choose_kind(network, spec.observation) == "mlp"
+        else None,
+        respond=jax.jit(respond),
+        core=2 * network.core,
+        updates_per_call=options.updates_per_batch,
+    )
+
+
+def _values(respond: Any, network: NetworkOptions, weights: Any, observation: Array, mask: Array | None) -> jax.Array:
+    """Preferences of single observations, for those who want the highest."""
+    count = observation.shape[0]
+    rows, _ = respond(weights, observation, mask, jnp.zeros((count, 2 * network.core)), jnp.ones(count, bool))
+    return rows[:, :-1]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network in two parts: features of each observation alone, and what goes through time."""
+
+    module: nn.Module
+    actions: int
+    core: int
+
+    def features(self, tree: Any, observation: Array) -> jax.Array:
+        """`[rows, unrolls, ...]` observations, or any leading axes; without a core these are the outputs already."""
+        lead = observation.shape[:2]
+        flat = observation.reshape(-1, *observation.shape[2:])
+        return self.flat_features(tree, flat).reshape(*lead, -1)
+
+    def flat_features(self, tree: Any, observation: Array) -> jax.Array:
+        """The same for a list of observations."""
+        method = Recurrent.features if self.core else None
+        found: Any = self.module.apply({"params": tree}, observation, method=method)
+        return found
+
+    def through_time(self, tree: Any, features: jax.Array, core: Array, first: Array) -> tuple[jax.Array, jax.Array]:
+        """The last state, and outputs `[rows, unrolls, actions + 1]`."""
+        if not self.core:
+            return jnp.asarray(core), features
+
+        def turn(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            found: Any = self.module.apply({"params": tree}, state, *now, method=Recurrent.turn)
+            return found
+
+        return jax.lax.scan(turn, jnp.asarray(core), (features, jnp.asarray(first)))
+
+    def respond(
+        self, tree: Any, observation: Array, mask: Array | None, core: Array, first: Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """One row for each observation, illegal actions never preferred, and the next states."""
+        features = self.flat_features(tree, observation)[None]
+        core, (rows,) = self.through_time(tree, features, core, jnp.asarray(first)[None])
+        return jnp.concatenate([legal(rows[:, :-1], mask), rows[:, -1:]], axis=-1), core
+
+
+def rollout_loss(
+    options: ActorCriticOptions, model: Model, tree: Any, features: jax.Array, batch: Rollout
+) -> tuple[jax.Array, jax.Array]:
+    """The loss of a batch of unrolls, and the policy's mean entropy."""
+    _, outputs = model.through_time(tree, features, batch.core, batch.first)
+    values, preferences = outputs[..., -1], legal(outputs[..., :-1], batch.mask)[:-1]
+    log_all = jax.nn.log_softmax(preferences)
+    chances = jnp.exp(log_all)
+    taken = jnp.asarray(batch.action)[:-1, :, None]
+    log_prob = jnp.take_along_axis(log_all, taken, axis=-1)[..., 0]
+    if options.probability_floor > 0:
+        log_prob = jnp.log(jnp.exp(log_prob) + options.probability_floor)
+    weight = jnp.asarray(batch.weight)
+    ratio = jnp.exp(log_prob - batch.log_prob[:-1])
+    chex.assert_equal_shape([ratio, log_prob, values[:-1], weight[:-1]])
+    returns, advantage = jax.lax.stop_gradient(worth(options, values, ratio, batch))
+    weight = weight[:-1]
+    share = 1.0 / jnp.maximum(1.0, jnp.sum(weight))
+    if options.normalize_advantage:
+        advantage = standardized(advantage, weight, share)
+    if options.ratio_clip > 0:
+        high = 1.0 + options.ratio_clip
+        policy = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 / high, high) * advantage)
+    else:
+        policy = -log_prob * advantage
+    entropy = -jnp.sum(chances * jnp.where(chances > 0, log_all, 0.0), axis=-1)
+    each = policy + options.value_weight * rlax.l2_loss(values[:-1] - returns) - batch.entropy * entropy
+    total = jnp.sum(each * weight)
+    return total * share if options.reduction == "mean" else total, jnp.sum(entropy * weight) * share
+
+
+def worth(
+    options: ActorCriticOptions, values: jax.Array, ratio: jax.Array, batch: Rollout
+) -> tuple[jax.Array, jax.Array]:
+    """What each row's value should have been, and how much better its action was: `[rows - 1, unrolls]` each."""
+    weight, reward, discount = (jnp.asarray(x)[:-1] for x in (batch.weight, batch.reward, batch.discount))
+    before, after = values[:-1], values[1:]
+    if options.correction == "gae":
+        follows = jnp.concatenate([weight[1:], jnp.zeros_like(weight[:1])])  # a final observation passes nothing back
+        estimate = jax.vmap(rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1)
+        advantage = estimate(reward, discount, options.trace * follows, values)
+        return before + advantage, advantage
+    played = weight * (ratio if options.correction == "vtrace" else 1.0)
+    flows = options.trace * jnp.minimum(options.c_clip, played) / jnp.maximum(jnp.minimum(1.0, played), 1e-8)
+    trace = partial(rlax.vtrace, clip_rho_threshold=options.rho_clip)
+    errors = jax.vmap(trace, in_axes=1, out_axes=1)(before, after, reward, discount, played, flows)
+    returns = before + errors
+    bootstrap = jnp.concatenate([returns[1:], after[-1:]])
+    advantage = reward + discount * bootstrap - before
+    if options.ratio_clip == 0:  # else the ratio is in the objective itself
+        advantage = advantage * jnp.minimum(options.rho_clip, played)
+    return returns, advantage
+
+
+def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array:
+    """Mean 0 and deviation 1 over what counts."""
+    mean = jnp.sum(x * weight) * share
+    variance = jnp.sum((x - mean) ** 2 * weight) * share
+    return (x - mean) / jnp.sqrt(variance + 1e-8)
+
+
+Improve = Callable[[LearnerState, Rollout], tuple[LearnerState, Learned]]
+
+
+def learn_from_rollout(
+    options: ActorCriticOptions, improve: Improve, state: LearnerState, batch: Rollout
+) -> tuple[LearnerState, Learned]:
+    """All updates that a batch is worth: every epoch goes through its unrolls in another order."""
+    if options.updates_per_batch == 1:
+        return improve(state, batch)
+    unrolls, parts = batch.action.shape[1], options.minibatches
+    chance = np.random.default_rng(np.random.SeedSequence([int(state.updates), unrolls]))
+    found = []
+    for _ in range(options.epochs):
+        order = chance.permutation(unrolls) if parts > 1 else np.arange(unrolls)
+        for part in range(parts):
+            some = order[part * unrolls // parts : (part + 1) * unrolls // parts]
+            state, learned = improve(state, some_unrolls(batch, some) if parts > 1 else batch)
+            found.append(learned)
+    return state, jax.tree_util.tree_map(lambda *xs: np.mean([np.asarray(x) for x in xs]), *found)
+
+
+def some_unrolls(batch: Rollout, which: np.ndarray[Any, Any]) -> Rollout:
+    """A part of a batch."""
+    rows = {name: None if x is None else x[:, which] for name, x in batch._asdict().items() if np.ndim(x) > 1}
+    return batch._replace(**{**rows, "core": batch.core[which]})
+
+
+def update_at_once(gradient: Any, apply: Any) -> Improve:
+    """One compiled call for an update."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def update(state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
+        vector, learned = gradient(state.weights, state.target, batch, state.key)
+        return apply(state, vector), learned
+
+    return update
+
+
+def update_in_slices(model: Model, layout: Layout, loss: Any, apply: Any, threads: int) -> Improve:
+    """The same for convolutions: forward and backward in slices of observations, side by side on several threads.
+
+    Only the features are cut; what goes through time is computed for all of them in between. Each slice's forward pass
+    keeps what its backward pass needs, so nothing is computed twice.
+    """
+    pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
+
+    @jax.jit
+    def forward(tree: Any, observation: Array) -> tuple[jax.Array, Any]:
+        return jax.vjp(lambda tree: model.flat_features(tree, observation), tree)
+
+    @jax.jit
+    def between(tree: Any, pieces: list[jax.Array], batch: Rollout) -> Any:
+        lead = batch.action.shape
+        features = jnp.concatenate(pieces).reshape(*lead, -1)
+        found, (own, wanted) = jax.value_and_grad(loss, (0, 1), has_aux=True)(tree, features, batch)
+        edges = np.cumsum([piece.shape[0] for piece in pieces])[:-1]
+        return found, layout.ravel(own), jnp.split(wanted.reshape(-1, wanted.shape[-1]), edges)
+
+    @jax.jit
+    def backward(pull: Any, wanted: jax.Array) -> jax.Array:
+        return layout.ravel(pull(wanted)[0])
+
+    @partial(jax.jit, donate_argnums=0)
+    def finish(state: LearnerState, parts: list[jax.Array]) -> tuple[LearnerState, jax.Array]:
+        vector = sum(parts[1:], parts[0])
+        return apply(state, vector), jnp.linalg.norm(vector)
+
+    unravel = jax.jit(layout.unravel)
+
+    def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+        def one(*args: Any) -> Any:
+            return jax.block_until_ready(work(*args))
+
+        return list(pool.map(one, *arguments) if pool is not None else map(one, *arguments))
+
+    def update(state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
+        tree = unravel(state.weights)
+        flat = batch.observation.reshape(-1, *batch.observation.shape[2:])
+        count = -(-len(flat) // SLICE)
+        pieces = [flat[len(flat) * i // count : len(flat) * (i + 1) // count] for i in range(count)]
+        seen = each(partial(forward, tree), pieces)
+        small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
+        (value, entropy), own, wanted = between(tree, [features for features, _ in seen], small)
+        parts = each(backward, [pull for _, pull in seen], wanted)
+        state, norm = finish(state, [own, *parts])
+        return state, Learned(value, entropy, norm)
+
+    return update
+
+
+def _init(
+    key: jax.Array,
+    *,
+    module: nn.Module,
+    spec: ObservationSpec,
+    layout: Layout,
+    optimizer: optax.GradientTransformation,
+) -> LearnerState:
+    """Fresh weights; there is no target, a single number stands for it."""
+    key_weights, key = jax.random.split(key)
+    sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
+    weights = layout.ravel(module.init(key_weights, sample)["params"])
+    zero = jnp.zeros((), jnp.int32)
+    return LearnerState(weights, jnp.zeros(1), optimizer.init(weights), zero, zero, jax.random.key_data(key))

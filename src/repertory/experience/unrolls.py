@@ -1,0 +1,278 @@
+"""Unrolls: fixed numbers of steps in slots that are handed over by their index; numpy only.
+
+Each writer (one group of environments) owns a few slots of `rows + 1` observations. Row t holds what was seen, what was
+done there and what came of it; the last row only what was seen. An environment whose episode ended spends the next row
+being reset: the row holds the final observation and no step, so that a truncated step can bootstrap from it.
+
+A slot is free while its writer has filled it as often as a reader has freed it, else it is ready. Counts are moved
+after the data, each by one side only; so a writer or reader may be killed at any moment, and no slot is ever lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Field, Indices
+from repertory.specs import EnvironmentSpec
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class UnrollBatch(NamedTuple):
+    """Unrolls side by side, `[rows + 1, unrolls]`; what they mean is said where they are learned from."""
+
+    observation: NDArray[Any]
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    log_prob: NDArray[np.float32]
+    weight: NDArray[np.float32]
+    first: NDArray[np.bool_]
+    mask: NDArray[np.bool_] | None
+    core: NDArray[np.float32]
+    entropy: NDArray[np.float32]
+    slots: Indices
+    version: NDArray[np.int64]
+    """`[slots, rows]`: of the weights that acted."""
+    updates: int
+    """Updates that are made of it."""
+
+    def versions(self) -> NDArray[np.int64]:
+        """One for each step of a slot."""
+        return self.version.ravel()
+
+
+class Census(NamedTuple):
+    """What the slots are doing: together they are all there are."""
+
+    free: int
+    ready: int
+    in_use: int
+
+
+class Unrolls:
+    """The slots of all writers; writer w owns slots `w · depth` to `(w + 1) · depth - 1`."""
+
+    def __init__(self, spec: EnvironmentSpec, depth: int, arrays: Arrays) -> None:
+        self.spec, self.depth, self.arrays = spec, depth, arrays
+        self.count, self.rows, self.environments = arrays["action"].shape
+        self.rows -= 1
+        self.filled, self.freed = arrays["filled"], arrays["freed"]
+
+    @staticmethod
+    def fields(
+        spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, core: int
+    ) -> dict[str, Field]:
+        """What has to be allocated."""
+        slots, seen = writers * depth, spec.observation
+        grid = (slots, rows + 1, environments)
+        fields = {
+            "observation": Field((slots, rows + seen.stack, environments, *seen.shape), seen.dtype),
+            "action": Field(grid, "int32"),
+            "reward": Field(grid, "float32"),
+            "flags": Field(grid, "uint8"),
+            "log_prob": Field(grid, "float32"),
+            "age": Field(grid, "int32"),
+            "version": Field((slots, rows + 1), "int64"),
+            "core": Field((slots, environments, max(1, core)), "float32"),
+            "filled": Field((slots,), "int64"),
+            "freed": Field((slots,), "int64"),
+            "stamp": Field((slots,), "int64"),
+            "reader": Field((slots,), "int64"),
+            "progress": Field((writers,), "int64"),
+        }
+        if spec.masked:
+            fields["mask"] = Field((*grid, spec.actions), "bool")
+        return fields
+
+    def ready(self, reader: int | None = None) -> Indices:
+        """Slots that wait to be learned from, by this reader, the oldest first."""
+        waiting = self.filled > self.freed
+        if reader is not None:
+            waiting &= self.arrays["reader"] == reader
+        slots = np.flatnonzero(waiting)
+        return slots[np.argsort(self.arrays["stamp"][slots], kind="stable")]
+
+    def free(self, slots: Indices) -> None:
+        """They were learned from, or are not wanted."""
+        self.freed[slots] = self.filled[slots]
+
+    def census(self) -> Census:
+        """Slots by what they are doing; in use are those being written."""
+        ready, writing = int((self.filled > self.freed).sum()), int((self.arrays["progress"] > 0).sum())
+        return Census(self.count - ready - writing, ready, writing)
+
+    def gather(self, slots: Indices, discount: float, entropy: float, core: int, updates: int) -> UnrollBatch:
+        """The unrolls in these slots, side by side."""
+        flags = self._columns("flags", slots)
+        weight = ((flags & FINAL) == 0).astype(np.float32)
+        weight[-1] = 0.0
+        age = self._columns("age", slots)
+        return UnrollBatch(
+            self._stacks(slots, age),
+            self._columns("action", slots),
+            self._columns("reward", slots),
+            np.where(flags & (TERMINATED | FINAL), np.float32(0.0), np.float32(discount)),
+            self._columns("log_prob", slots),
+            weight,
+            age == 0,
+            self._columns("mask", slots) if "mask" in self.arrays else None,
+            self.arrays["core"][slots].reshape(len(slots) * self.environments, -1)[:, :core],
+            np.float32(entropy),  # type: ignore[arg-type]
+            slots,
+            self.arrays["version"][slots, : self.rows],
+            updates,
+        )
+
+    def _columns(self, name: str, slots: Indices) -> NDArray[Any]:
+        """`[rows + 1, unrolls, ...]`."""
+        found = self.arrays[name][slots]
+        return np.ascontiguousarray(np.moveaxis(found, 0, 1)).reshape(self.rows + 1, -1, *found.shape[3:])
+
+    def _stacks(self, slots: Indices, age: NDArray[np.int32]) -> NDArray[Any]:
+        """Observations as a network sees them: the newest frame last, none from before the episode began."""
+        depth, rows, frames = self.spec.observation.stack, self.rows + 1, self.arrays["observation"]
+        if depth == 1:
+            return self._columns("observation", slots)
+        seen = np.empty((rows, len(slots), self.environments, depth, *self.spec.observation.shape), frames.dtype)
+        for index, slot in enumerate(slots.tolist()):
+            for layer in range(depth):
+                seen[:, index, :, layer] = frames[slot, layer : layer + rows]
+        seen = seen.reshape(rows, -1, *seen.shape[3:])
+        row, column = np.nonzero(age < depth - 1)
+        for r, c in zip(row.tolist(), column.tolist(), strict=True):
+            oldest = depth - 1 - int(age[r, c])
+            seen[r, c, :oldest] = 0 if self.spec.observation.padding == "zero" else seen[r, c, oldest]
+        return seen
+
+
+class UnrollWriter:
+    """Where one group of environments writes its steps.
+
+    `begin_unroll` is called before the first step of each; `core` gives the recurrent states of that moment.
+    """
+
+    def __init__(
+        self,
+        unrolls: Unrolls,
+        writer: int,
+        *,
+        begin_unroll: Callable[[], None],
+        core: Callable[[], NDArray[np.float32]],
+        reader: Callable[[], int],
+        ring: Callable[[], None],
+        dropped: Callable[[], None],
+    ) -> None:
+        self.unrolls, self.writer = unrolls, writer
+        self.begin_unroll, self.core, self.reader, self.ring, self.dropped = begin_unroll, core, reader, ring, dropped
+        own = writer * unrolls.depth + np.arange(unrolls.depth)
+        self._own: list[int] = own.tolist()
+        self._next = int(unrolls.filled[own].sum()) % unrolls.depth
+        self._progress = unrolls.arrays["progress"][writer : writer + 1]
+        if self._progress[0]:  # whoever wrote here before did not come to its end
+            self.interrupt()
+        seen, count = unrolls.spec.observation, unrolls.environments
+        self._frames = np.zeros((seen.stack, count, *seen.shape), seen.dtype)
+        self._age = np.zeros(count, np.int32)
+        self._mask = np.ones((count, unrolls.spec.actions), bool) if "mask" in unrolls.arrays else None
+        self._slot: int | None = None
+        self._row = 0
+
+    def open(self) -> bool:
+        """Whether there is a row to write; hands a full slot over and takes the next one if it is free."""
+        if self._slot is not None and self._row == self.unrolls.rows:
+            self._hand_over()
+        return self._slot is not None or self._take()
+
+    def _take(self) -> bool:
+        slot, unrolls = self._own[self._next], self.unrolls
+        if unrolls.filled[slot] > unrolls.freed[slot]:
+            return False
+        self.begin_unroll()
+        arrays, depth = unrolls.arrays, unrolls.spec.observation.stack
+        arrays["observation"][slot, :depth] = self._frames
+        states = self.core()
+        arrays["core"][slot, :, : states.shape[1]] = states
+        self._slot, self._row = slot, 0
+        self._note()
+        self._progress[0] = 1
+        self._next = (self._next + 1) % unrolls.depth
+        return True
+
+    def _hand_over(self) -> None:
+        arrays, slot = self.unrolls.arrays, self._slot
+        arrays["stamp"][slot] = time.monotonic_ns()
+        arrays["reader"][slot] = self.reader()
+        self._progress[0] = 0
+        self.unrolls.filled[slot] += 1
+        self._slot = None
+        self.ring()
+
+    def _note(self) -> None:
+        """What is known of the row that comes next, besides its observation."""
+        arrays, at = self.unrolls.arrays, (self._slot, self._row)
+        arrays["age"][at] = self._age
+        if self._mask is not None:
+            arrays["mask"][at] = self._mask
+
+    def begin(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """Episodes begin here."""
+        self._see(lanes, observation, mask)
+        self._age[lanes] = 0
+        if self._slot is not None:
+            self._note()
+            self._show()
+
+    def append(
+        self,
+        lanes: Indices,
+        action: NDArray[np.integer[Any]],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        observation: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        version: int,
+        values: NDArray[np.float32] | None = None,
+    ) -> None:
+        """A row: steps in these lanes, in the others none; then what they led to."""
+        arrays, at = self.unrolls.arrays, (self._slot, self._row)
+        if len(lanes) < self.unrolls.environments:
+            arrays["flags"][at] = FINAL
+            for name in ("action", "reward", "log_prob"):
+                arrays[name][at] = 0
+        arrays["flags"][at][lanes] = terminated * np.uint8(TERMINATED) + truncated * np.uint8(TRUNCATED)
+        arrays["action"][at][lanes] = action
+        arrays["reward"][at][lanes] = reward
+        if values is not None:
+            arrays["log_prob"][at][lanes] = values[0]
+        arrays["version"][at] = version
+        if self._frames.shape[0] > 1:
+            self._frames[:-1] = self._frames[1:]
+        self._see(lanes, observation, mask)
+        self._age[lanes] += 1
+        self._row += 1
+        self._progress[0] = 1 + self._row
+        self._note()
+        self._show()
+
+    def _see(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        self._frames[-1][lanes] = observation[:, -1] if self._frames.shape[0] > 1 else observation
+        if self._mask is not None:
+            self._mask[lanes] = True if mask is None else mask
+
+    def _show(self) -> None:
+        depth = self._frames.shape[0]
+        self.unrolls.arrays["observation"][self._slot, self._row + depth - 1] = self._frames[-1]
+
+    def interrupt(self, lanes: Indices | None = None) -> None:  # noqa: ARG002  # the port's name for it
+        """What was written of an unroll is dropped, and counted."""
+        self._slot, self._row = None, 0
+        if self._progress[0] > 1:
+            self.dropped()
+        self._progress[0] = 0

@@ -1,0 +1,99 @@
+"""How many predictors, trainers and agents are at work: changed one at a time, and back if fewer trainings came of it.
+
+Babaeizadeh et al. 2017, section 4: "annealing" of N_P, N_T and N_A by the number of trainings a second; sees only a
+counter and the numbers themselves. Their released code changes all three at once; this does as the paper says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.experience.lanes import Field
+
+PATH = 4096
+WARM_UP = 0.25
+"""Share of each period that is not counted: the numbers have just changed."""
+
+
+class Adjuster:
+    """Random walk over the numbers at work that never keeps a step down.
+
+    The best rate is that of the numbers in force, measured anew whenever they stay, so that a lucky measurement does
+    not hold everything back.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        most: Sequence[int],
+        trainings: Callable[[], int],
+        *,
+        period_s: float,
+        seed: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.active, self.path, self._count = arrays["active"], arrays["path"], arrays["count"]
+        self.most, self.trainings, self.period_s, self.now = most, trainings, period_s, now
+        self.rng = np.random.default_rng([seed, 6])
+        self._kept = self.active.copy()
+        self._rate = 0.0
+        self._began = now()
+        self._from: tuple[float, int] | None = None
+
+    @staticmethod
+    def fields() -> dict[str, Field]:
+        """What has to be allocated: the numbers at work, and the path to them."""
+        return {"active": Field((3,), "int64"), "path": Field((PATH, 6), "float64"), "count": Field((1,), "int64")}
+
+    def step(self) -> bool:
+        """Judge the last change when its time is over, and make the next."""
+        passed = self.now() - self._began
+        if self._from is None and passed >= WARM_UP * self.period_s:
+            self._from = (self.now(), self.trainings())
+        if self._from is None or passed < self.period_s:
+            return False
+        since, count = self._from
+        self._judge((self.trainings() - count) / max(self.now() - since, 1e-9))
+        self._began, self._from = self.now(), None
+        return True
+
+    def _judge(self, rate: float) -> None:
+        changed = bool((self.active != self._kept).any())
+        kept = not changed or rate >= self._rate
+        self._note(rate, kept)
+        if kept:
+            self._kept, self._rate = self.active.copy(), rate
+            self._change()
+        else:
+            self.active[:] = self._kept
+
+    def _change(self) -> None:
+        """One of the three by one, within its limits."""
+        moves = [
+            (which, step) for which in range(3) for step in (-1, 1) if 1 <= self._kept[which] + step <= self.most[which]
+        ]
+        which, step = moves[int(self.rng.integers(len(moves)))]
+        self.active[which] += step
+
+    def _note(self, rate: float, kept: bool) -> None:
+        at = int(self._count[0]) % PATH
+        self.path[at] = (self.now(), *self.active.tolist(), rate, kept)
+        self._count[0] += 1
+
+    def settle(self) -> None:
+        """The numbers lie where they survive."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: it measures anew."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing to take over."""
+
+    def close(self) -> None:
+        """Nothing to free."""

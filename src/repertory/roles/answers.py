@@ -1,0 +1,128 @@
+"""What an agent says to observations, with weights that were given to it; small networks without starting JAX.
+
+Two kinds: the best action by value (the DQN family), and one drawn from the policy (actor-critic agents).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.agents.agent import Agent
+from repertory.agents.light import ROWS, LightValues
+
+ILLEGAL = np.float32(-1e9)
+
+
+class Answer(NamedTuple):
+    """Actions [N], what is kept beside them [k, N], and the next recurrent states [N, C]."""
+
+    action: NDArray[np.integer[Any]]
+    kept: NDArray[np.float32] | None
+    core: NDArray[np.float32]
+
+
+class Question(NamedTuple):
+    """Observations, legal actions, recurrent states, and where an episode begins; all [N, ...]."""
+
+    observation: NDArray[Any]
+    mask: NDArray[np.bool_] | None
+    core: NDArray[np.float32]
+    first: NDArray[np.bool_]
+
+
+class Answers(Protocol):
+    """An agent with weights."""
+
+    def load(self, weights: Any) -> None:
+        """Take these weights from now on."""
+
+    def answer(self, question: Question) -> Answer:
+        """An action for each observation."""
+
+
+class Greedy:
+    """The best action by value."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._rows = Rows(agent)
+
+    def load(self, weights: Any) -> None:
+        """Take these weights from now on."""
+        self._rows.load(weights)
+
+    def answer(self, question: Question) -> Answer:
+        """The first of the best in each row."""
+        rows, core = self._rows(question)
+        return Answer(best(rows), None, core)
+
+
+class Drawn:
+    """Actions drawn from the policy, and the logarithms of their probabilities."""
+
+    def __init__(self, agent: Agent, rng: np.random.Generator) -> None:
+        self._rows, self.rng = Rows(agent), rng
+
+    def load(self, weights: Any) -> None:
+        """Take these weights from now on."""
+        self._rows.load(weights)
+
+    def answer(self, question: Question) -> Answer:
+        """By Gumbel's trick: the highest of preferences with noise is a draw from their softmax."""
+        rows, core = self._rows(question)
+        preferences = rows[:, :-1]
+        noise = -np.log(-np.log(np.maximum(self.rng.random(preferences.shape, np.float32), 1e-20)))
+        action = best(preferences + noise)
+        return Answer(action, log_probabilities(preferences, action)[None], core)
+
+
+class Rows:
+    """The network's outputs: values, or preferences and a value."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._weights: Any = None
+        self._light: LightValues | None = None
+        self._copy: Any = None
+
+    def load(self, weights: Any) -> None:
+        """Take these weights from now on."""
+        self._weights, self._light, self._copy = weights, None, None
+
+    def __call__(self, question: Question) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A row for each observation, and the next states."""
+        agent, (observation, mask, core, first) = self.agent, question
+        if agent.light is not None and len(observation) <= ROWS:
+            if self._light is None:
+                self._light = agent.light(np.asarray(self._weights))
+            if agent.respond is None:
+                return self._light(observation, mask), core
+            rows = self._light(observation, None)
+            if mask is not None:
+                rows[:, :-1] = np.where(mask, rows[:, :-1], ILLEGAL)
+            return rows, core
+        if self._copy is None:
+            self._copy = jnp.asarray(self._weights)
+        if agent.respond is None:
+            return np.asarray(agent.values(self._copy, observation, mask, None)), core
+        found, states = agent.respond(self._copy, observation, mask, core, first)
+        return np.asarray(found), np.asarray(states)
+
+
+def best(values: NDArray[np.float32]) -> NDArray[np.integer[Any]]:
+    """The first of the highest values in each row; of a lone row without giving up the interpreter's lock."""
+    if len(values) > 1:
+        return np.asarray(values.argmax(axis=-1))
+    row = values[0].tolist()
+    return np.array([row.index(max(row))])
+
+
+def log_probabilities(preferences: NDArray[np.float32], action: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+    """Of the actions taken."""
+    shifted = preferences - preferences.max(axis=-1, keepdims=True)
+    taken = shifted[np.arange(len(action)), action]
+    result: NDArray[np.float32] = taken - np.log(np.exp(shifted).sum(axis=-1))
+    return result

@@ -1,0 +1,96 @@
+"""Answers the questions of actors without networks, several at once; sees only ports.
+
+GA3C's predictor, SEED RL's inference, Sample Factory's policy worker: they differ in how many there are, in who learns
+beside them, and in whether they wait for company.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from repertory.roles.answers import Answer, Drawn, Greedy, Question
+from repertory.roles.ledger import Page
+from repertory.roles.ports import Weights
+
+GLANCE_S = 0.0002
+"""While a server waits for more questions it looks again after so long."""
+
+
+class Questions(Protocol):
+    """Where the questions are."""
+
+    def waiting(self, server: int) -> list[int]:
+        """Who waits for this server."""
+
+    def read(self, askers: Sequence[int], core: int) -> tuple[Question, list[int]]:
+        """The questions of these, one behind the other, and their numbers."""
+
+    def reply(self, askers: Sequence[int], numbers: Sequence[int], answer: Answer, version: int) -> None:
+        """Answer them."""
+
+
+class InferenceServer:
+    """Takes the questions that are there, or waits up to `patience_s` until `least` askers have one."""
+
+    def __init__(
+        self,
+        answers: Greedy | Drawn,
+        weights: Weights,
+        questions: Questions,
+        page: Page,
+        *,
+        rank: int,
+        core: int,
+        least: int = 1,
+        patience_s: float = 0.0,
+    ) -> None:
+        self.answers, self.weights, self.questions, self.page = answers, weights, questions, page
+        self.rank, self.core, self.least, self.patience_s = rank, core, least, patience_s
+        self.version = -1
+        self._since: float | None = None
+
+    def step(self) -> bool:
+        """Answer whoever waits."""
+        waiting = self.questions.waiting(self.rank)
+        if not waiting:
+            return False
+        if len(waiting) < self.least and self._patient():
+            time.sleep(GLANCE_S)
+            return True
+        self._since = None
+        self.page.set("queue", len(waiting))
+        self._pull()
+        while waiting:
+            size = 1 << (len(waiting).bit_length() - 1)  # few sizes, so few compilations, and nothing is padded
+            some, waiting = waiting[:size], waiting[size:]
+            question, numbers = self.questions.read(some, self.core)
+            self.questions.reply(some, numbers, self.answers.answer(question), self.version)
+        return True
+
+    def _patient(self) -> bool:
+        now = time.monotonic()
+        self._since = self._since or now
+        return now - self._since < self.patience_s
+
+    def _pull(self) -> None:
+        version, weights = self.weights.latest()
+        if version != self.version:
+            self.version = version
+            self.answers.load(weights)
+
+    def settle(self) -> None:
+        """Nothing of a server must be put away."""
+
+    def state(self) -> dict[str, Any]:
+        """The stream of draws."""
+        return {"rng": dict(self.answers.rng.bit_generator.state)} if isinstance(self.answers, Drawn) else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the stream."""
+        if isinstance(self.answers, Drawn) and "rng" in state:
+            self.answers.rng.bit_generator.state = dict(state["rng"])
+
+    def close(self) -> None:
+        """Nothing to free."""
