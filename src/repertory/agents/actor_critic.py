@@ -286,8 +286,8 @@ def learn_from_rollout(
 
 def some_unrolls(batch: Rollout, which: np.ndarray[Any, Any]) -> Rollout:
     """A part of a batch."""
-    rows = {name: None if x is None else x[:, which] for name, x in batch._asdict().items() if np.ndim(x) > 1}
-    return batch._replace(**{**rows, "core": batch.core[which]})
+    rows = {name: x[:, which] for name, x in batch._asdict().items() if np.ndim(x) > 1 and name != "core"}
+    return batch._replace(**rows, core=batch.core[which])
 
 
 def update_at_once(gradient: Any, apply: Any) -> Improve:

@@ -38,6 +38,25 @@ _CARTPOLE = {
     "value_max": 100.0,
 }
 
+_CARTPOLE_CRITIC: Mapping[str, Any] = {
+    "env_steps": 600_000,
+    "envs_per_actor": 8,
+    "eval_every": 10_000,
+    "checkpoint_every": 200_000,
+    "log_every": 5_000,
+    "agent": {
+        "unroll": 16,
+        "batch_unrolls": 16,
+        "learning_rate": 1e-3,
+        "learning_rate_steps": 300_000,
+        "reduction": "mean",
+        "optimizer": "adam",
+        "optimizer_epsilon": 1e-5,
+        "max_gradient_norm": 1.0,
+    },
+}
+_APPO = {"agent": {"ratio_clip": 0.2, "epochs": 2, "minibatches": 2, "entropy": 0.01}}
+
 _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
     "apex": {"company": {"pull_period": 20}},
     "gorila": {"agent": {"learning_rate": 0.1, "learning_rate_steps": 0, "target_period": 100}},
@@ -48,6 +67,7 @@ _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
         "agent": {"learning_rate": 0.002, "learning_rate_steps": 400_000, "epsilon_steps": 20_000},
         "company": {"target_steps": 500},
     },
+    **{f"{topology} appo": _APPO for topology in ("impala", "seed_rl", "sample_factory")},
 }
 
 PRESETS = (
@@ -61,6 +81,7 @@ PRESETS = (
             "agent": _CARTPOLE,
         },
         _CARTPOLE_TOPOLOGIES,
+        _CARTPOLE_CRITIC,
     ),
     Preset(
         "repertory/SlowCartPole",
@@ -71,6 +92,7 @@ PRESETS = (
             "eval_every": 5_000,
             "agent": _CARTPOLE,
         },
+        critic=_CARTPOLE_CRITIC,
     ),
     Preset(
         "Acrobot",
