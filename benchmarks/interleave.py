@@ -31,7 +31,7 @@ class Contest:
     note: str
 
 
-def contests(ours: str, peer: str, replay_peer: str, rllib: str) -> dict[str, Contest]:
+def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -> dict[str, Contest]:
     """Every comparison by name."""
     pong = [ours, str(HERE / "pong_speed.py"), "--seconds", "30"]
     hogwild = ["--topology", "hogwild", "--actors", "2", "--threads", "1"]
@@ -40,7 +40,25 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str) -> dict[str, Co
     cpprb = [replay_peer, str(HERE / "peers/cpprb_replay.py")]
     solve = [ours, "-m", "repertory.cli", "train", "CartPole-v1", "--target-score", "475", "--json", "--env-steps"]
     solve += ["200000", "--seed", "{repeat}", "--runs-dir", "/tmp/repertory-benchmarks"]
+    unrolls = [ours, str(HERE / "pong_unrolls.py"), "--seconds", "60", "--topology"]
+    slow = [ours, str(HERE / "double_buffering.py")]
     return {
+        "pong-unrolls": Contest(
+            {
+                "ours, a3c": [*unrolls, "a3c"],
+                "sample factory appo": [factory, str(HERE / "peers/sample_factory.py"), "w3", "--seconds", "60"],
+                "ours, impala": [*unrolls, "impala", "--threads", "2"],
+                "ours, sample_factory": [*unrolls, "sample_factory", "--threads", "2"],
+                "stable-baselines3 a2c": [*sb3, "w3", "--algo", "a2c", "--seconds", "60"],
+            },
+            "env_steps_per_s",
+            "Pong, Nature network, agent steps/s while learning once from every step",
+        ),
+        "double-buffering": Contest(
+            {"two groups": [*slow, "--groups", "2"], "one group": [*slow, "--groups", "1"]},
+            "env_steps_per_s",
+            "sample_factory, steps of 2 ms latency, 8 environments a worker in two groups or in one",
+        ),
         "learner": Contest(
             {
                 "ours, 16 environments, 16 updates a call": [*learner, "--environments", "16"],
@@ -167,8 +185,9 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable, help="a Python with stable-baselines3")
     parser.add_argument("--replay-python", default=sys.executable, help="a Python with cpprb")
     parser.add_argument("--rllib-python", default=sys.executable, help="a Python with ray[rllib]")
+    parser.add_argument("--factory-python", default=sys.executable, help="a Python with sample-factory")
     options = parser.parse_args()
-    pythons = (options.peer_python, options.replay_python, options.rllib_python)
+    pythons = (options.peer_python, options.replay_python, options.rllib_python, options.factory_python)
     contest = contests(sys.executable, *pythons)[options.contest]
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in contest.commands}
     for repeat in range(options.repeats):

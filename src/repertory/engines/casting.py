@@ -251,6 +251,7 @@ class Casting:
             entropy=plan.entropy,
             ring=stage.bell(*PLAYING),
             most_lag=plan.company.max_policy_lag,
+            at_work=lambda: not plan.topology.has("trainer") or reader < stage.at_work[1],
         )
 
     def _groups(self, member: Member, page: Page) -> list[Role]:
@@ -279,8 +280,10 @@ class Casting:
     def _asking_collector(self, member: Member, page: Page) -> Actor:
         """Fills its lanes as a collector does, but has no network."""
         stage, plan, rank = self.stage, self.stage.plan, member.rank
+        wake_learner = stage.bell("learner")
 
         def may_play() -> bool:
+            wake_learner()
             return page.env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
 
         return self._started(

@@ -27,7 +27,7 @@ from repertory.engines.stage import LEAVE, PAUSE, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
-from repertory.runtime import die_with_fork_server, start_jax, wake_up_sharply
+from repertory.runtime import die_with_fork_server, name_process, start_jax, wake_up_sharply
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
@@ -75,6 +75,7 @@ def perform(kit: Kit, crew: tuple[int, ...]) -> None:
 def _prepare(kit: Kit, member: Member) -> Agent:
     """What a process does once, whoever its members are; they all have the same role."""
     plan = kit.plan
+    name_process(str(member))
     start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     if member.role in PLAYERS:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from repertory.experience.unrolls import UnrollBatch, Unrolls
 from repertory.roles.ledger import Page
 
 
 class UnrollBatches:
-    """Takes `size` slots at once; those whose weights are more than `most_lag` updates old are dropped and counted."""
+    """Takes `size` slots at once; those whose weights are more than `most_lag` updates old are dropped and counted.
+
+    One that is no longer `at_work` does not wait for a whole batch: nobody may send it any more.
+    """
 
     def __init__(
         self,
@@ -25,10 +30,11 @@ class UnrollBatches:
         entropy: Callable[[int], float],
         ring: Callable[[], None],
         most_lag: int = 0,
+        at_work: Callable[[], bool] = lambda: True,
     ) -> None:
         self.unrolls, self.size, self.page, self.reader = unrolls, size, page, reader
         self.discount, self.core, self.updates, self.entropy = discount, core, updates, entropy
-        self.ring, self.most_lag = ring, most_lag
+        self.ring, self.most_lag, self.at_work = ring, most_lag, at_work
 
     def take(self) -> UnrollBatch | None:
         """The oldest, if there are enough."""
@@ -36,10 +42,19 @@ class UnrollBatches:
         if self.most_lag and len(ready):
             ready = self._fresh_enough(ready)
         self.page.set("queue", len(ready))
-        if len(ready) < self.size:
+        if len(ready) < self.size and (self.at_work() or len(ready) == 0):
             return None
+        return self._gathered(ready[: self.size])
+
+    def _gathered(self, slots: Any) -> UnrollBatch:
+        """One who is no longer at work learns from what was meant for it, filled up with what weighs nothing."""
+        missing = self.size - len(slots)
+        whole = np.concatenate([slots, np.repeat(slots[:1], missing)])
         entropy = self.entropy(self.page.env_steps)
-        return self.unrolls.gather(ready[: self.size], self.discount, entropy, self.core, self.updates)
+        batch = self.unrolls.gather(whole, self.discount, entropy, self.core, self.updates)
+        if missing:
+            batch.weight[:, len(slots) * self.unrolls.environments :] = 0.0
+        return batch
 
     def _fresh_enough(self, ready: Any) -> Any:
         lag = self.page.updates - self.unrolls.arrays["version"][ready, : self.unrolls.rows].min(axis=1)

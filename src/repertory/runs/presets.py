@@ -67,6 +67,10 @@ _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
         "agent": {"learning_rate": 0.002, "learning_rate_steps": 400_000, "epsilon_steps": 20_000},
         "company": {"target_steps": 500},
     },
+    "ga3c a3c": {
+        "agent": {"learning_rate": 5e-4, "learning_rate_steps": 600_000, "entropy": 0.02, "probability_floor": 1e-6},
+        "company": {"queue": 1},
+    },
     **{f"{topology} appo": _APPO for topology in ("impala", "seed_rl", "sample_factory")},
 }
 
@@ -93,6 +97,22 @@ PRESETS = (
             "agent": _CARTPOLE,
         },
         critic=_CARTPOLE_CRITIC,
+    ),
+    Preset(
+        "repertory/TMaze",
+        "1.0 at 200,000 env steps with --topology impala --network.core 32",
+        {"env_steps": 300_000, "envs_per_actor": 16, "eval_every": 20_000, "checkpoint_every": 100_000},
+        critic={
+            "agent": {
+                "unroll": 20,
+                "batch_unrolls": 16,
+                "learning_rate": 1e-3,
+                "reduction": "mean",
+                "optimizer": "adam",
+                "optimizer_epsilon": 1e-5,
+                "max_gradient_norm": 1.0,
+            },
+        },
     ),
     Preset(
         "Acrobot",
@@ -191,6 +211,20 @@ PRESETS = (
                 "updates_per_call": 8,
                 "epsilon_steps": 100_000,
                 "epsilon_end": 0.1,
+            },
+        },
+        critic={
+            "env_steps": 2_000_000,
+            "envs_per_actor": 16,
+            "agent": {
+                "unroll": 20,
+                "batch_unrolls": 32,
+                "learning_rate": 1e-3,
+                "learning_rate_steps": 2_000_000,
+                "reduction": "mean",
+                "optimizer": "adam",
+                "optimizer_epsilon": 1e-5,
+                "max_gradient_norm": 1.0,
             },
         },
     ),
