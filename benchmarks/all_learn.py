@@ -41,6 +41,13 @@ SYSTEMS = {
     "all_reduce, float16": "--topology all_reduce --company.compression float16",
     "all_reduce, int8": "--topology all_reduce --company.compression int8",
     "all_reduce, topk 1 %": "--topology all_reduce --company.compression topk",
+    "a3c": "--topology a3c",
+    "ga3c": "--topology ga3c",
+    "impala": "--topology impala",
+    "impala, 2 learners": "--topology impala --company.learners 2 --agent.batch-unrolls 8",
+    "seed_rl, impala": "--topology seed_rl",
+    "seed_rl, dqn": "--topology seed_rl --agent dqn",
+    "sample_factory": "--topology sample_factory",
 }
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from repertory.engines.plan import Plan
 from repertory.engines.rehearsal import Rehearsal
 from repertory.roles.ports import Role
-from repertory.runs.config import change
-from repertory.runs.presets import defaults
+from repertory.runs.config import CRITIC_AGENTS, change
+from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.staging import stage
 
 SMALL = {
@@ -28,6 +28,7 @@ SMALL = {
     "learning_rate": 1e-2,
     "epsilon_steps": 1_000,
 }
+SMALL_CRITIC = {"unroll": 5, "batch_unrolls": 4, "learning_rate": 1e-2, "learning_rate_steps": 0}
 
 
 def company(
@@ -36,25 +37,15 @@ def company(
     agent: dict[str, Any] | None = None,
     *,
     begin: bool = True,
+    of: str | None = None,
     **wishes: Any,
 ) -> Rehearsal:
-    """A company with a tiny network, its members built unless told otherwise; nobody has taken a turn."""
-    options = change(
-        defaults("CartPole-v1", topology=topology),
-        {
-            "engine": "inline",
-            "actors": 3,
-            "envs_per_actor": 2,
-            "env_steps": 1_500,
-            "eval_episodes": 2,
-            "network": {"hidden": [8]},
-            "agent": {**SMALL, **(agent or {})},
-            "company": company or {},
-            **wishes,
-        },
-    )
-    _, plan, made = stage(options)
-    rehearsal = Rehearsal(plan, made)
+    """A company with a tiny network, its members built unless told otherwise; nobody has taken a turn.
+
+    `of` names its agent, by default the one that the topology is for.
+    """
+    plan = small_plan(topology, company, agent, of=of, **wishes)
+    rehearsal = Rehearsal(plan, plan.make_agent())
     if begin:
         rehearsal.start()
     return rehearsal
@@ -85,6 +76,33 @@ def weights_of(rehearsal: Rehearsal) -> NDArray[np.float32]:
     return rehearsal.stage.weights()[1]
 
 
+def small_plan(
+    topology: str,
+    company: dict[str, Any] | None = None,
+    agent: dict[str, Any] | None = None,
+    *,
+    of: str | None = None,
+    **wishes: Any,
+) -> Plan:
+    """The plan of such a company alone."""
+    small = SMALL_CRITIC if (of or choose_agent(topology)) in CRITIC_AGENTS else SMALL
+    options = change(
+        defaults("CartPole-v1", of, topology),
+        {
+            "engine": "inline",
+            "actors": 3,
+            "envs_per_actor": 2,
+            "env_steps": 1_500,
+            "eval_episodes": 2,
+            "network": {"hidden": [8]},
+            "agent": {**small, **(agent or {})},
+            "company": company or {},
+            **wishes,
+        },
+    )
+    return stage(options)[1]
+
+
 def plan_of(topology: str, **wishes: Any) -> Plan:
-    """The plan alone."""
+    """The plan of a topology with the options of its preset."""
     return stage(change(defaults("CartPole-v1", topology=topology), {"engine": "inline", **wishes}))[1]

@@ -2,7 +2,7 @@
 
 Nothing in the product knows of this: the faults come from outside, between two looks of the supervisor. What each is:
 
-- exception: the environment raises, in roles that have one (collector, worker, thread, rank, evaluator);
+- exception: the environment raises, in roles that have one (collector, worker, thread, rank, actor, evaluator, ...);
 - crash: SIGSEGV, what a fault in native code gives, for the roles whose own code can't be made to raise from outside;
 - kill: SIGKILL, as the kernel does when memory runs out;
 - stop: SIGSTOP, until the supervisor has had enough of the silence;
@@ -16,7 +16,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,24 +27,57 @@ from numpy.typing import NDArray
 import fault_environments
 from fault_environments import FAULTS, Control
 from repertory.engines import make_engine
-from repertory.engines.stage import PAUSE, Stage
+from repertory.engines.casting import EVALUATION_WORKER
+from repertory.engines.stage import PAUSE, Member, Stage
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
-from repertory.runs.config import change, to_dict
+from repertory.runs.config import CRITIC_AGENTS, change, to_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.presets import defaults
 from repertory.runs.session import History, Session
 from repertory.runs.staging import stage
 
 ENVIRONMENT = f"{Path(__file__).parent / 'fault_environments.py'}:ordered"
-ROLES = {
-    "collectors": ("collector", "memory", "learner", "evaluator"),
-    "apex": ("collector", "memory", "learner", "evaluator"),
-    "parameter_server": ("worker", "server", "evaluator"),
-    "gorila": ("worker", "server", "evaluator"),
-    "hogwild": ("thread", "evaluator"),
-    "all_reduce": ("rank", "evaluator"),
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A company that harm is done to, and the roles that it is done to."""
+
+    topology: str
+    roles: tuple[str, ...]
+    agent: str = "dqn"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+MEMORY = ("collector", "memory", "learner", "evaluator")
+CENTRAL = ("actor", "inference", "learner", "evaluator")
+SETTINGS = {
+    "collectors": Setting("collectors", MEMORY),
+    "apex": Setting("apex", MEMORY),
+    "parameter_server": Setting("parameter_server", ("worker", "server", "evaluator")),
+    "gorila": Setting("gorila", ("worker", "server", "evaluator")),
+    "hogwild": Setting("hogwild", ("thread", "evaluator")),
+    "all_reduce": Setting("all_reduce", ("rank", "evaluator")),
+    "a3c": Setting("a3c", ("thread", "evaluator"), "a3c"),
+    "ga3c": Setting(
+        "ga3c",
+        ("agent", "predictor", "trainer", "adjuster", "evaluator"),
+        "a3c",
+        {"company": {"adjust_from": (2, 2, 2), "adjust_s": 1.0}},
+    ),
+    "impala": Setting("impala", ("actor", "learner", "evaluator"), "impala"),
+    "impala-2-learners": Setting("impala", ("actor", "learner"), "impala", {"company": {"learners": 2}}),
+    "seed_rl": Setting("seed_rl", CENTRAL, "impala", {"network": {"core": 8}}),
+    "seed_rl-dqn": Setting("seed_rl", CENTRAL[:3]),
+    "sample_factory": Setting(
+        "sample_factory", ("rollout_worker", "policy_worker", "learner", "evaluator"), "appo", {"envs_per_actor": 2}
+    ),
 }
-PLAYING = ("collector", "worker", "thread", "rank", "evaluator")
+UNROLLED = tuple(name for name, setting in SETTINGS.items() if setting.agent != "dqn" or name == "seed_rl-dqn")
+"""Those whose actors write unrolls or ask for actions."""
+WRITING = ("thread", "agent", "actor", "rollout_worker")
+PLAYING = ("collector", "worker", "rank", *WRITING, "evaluator")
+SEVERAL = {*PLAYING, "predictor", "trainer"} - {"evaluator"}
 SIGNALS = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 HANGS_AT = 1 + next(
     number
@@ -76,9 +109,10 @@ COMPANY = {
     "log_every": 500,
     "quiet": True,
     "network": {"hidden": (16, 16)},
-    "agent": {"batch_size": 16, "learning_starts": 200, "replay_ratio": 4.0, "replay_capacity": 4000},
     "company": {"heartbeat_s": HEARTBEAT_S},
 }
+OF_MEMORY = {"batch_size": 16, "learning_starts": 200, "replay_ratio": 4.0, "replay_capacity": 4000}
+OF_UNROLLS = {"unroll": 8, "batch_unrolls": 2}
 
 
 @dataclass(frozen=True)
@@ -124,16 +158,20 @@ class Outcome:
         return [f"{harm.fault}: {problem}" for harm in self.harms for problem in harm.problems] + self.problems
 
 
-def plan_faults(topology: str, kinds: Sequence[str], seed: int) -> list[Fault]:
-    """Each of these kinds for each role of a topology, in a seeded order, at seeded moments."""
+def plan_faults(name: str, kinds: Sequence[str], seed: int) -> list[Fault]:
+    """Each of these kinds for each role of a setting that it can happen to, in a seeded order, at seeded moments."""
     chance = np.random.default_rng(seed)
     faults = []
-    for role in ROLES[topology]:
+    for role in SETTINGS[name].roles:
         for kind in kinds:
             fitting = "crash" if kind == "exception" and role not in PLAYING else kind
+            if fitting in FAULTS and role not in PLAYING:
+                continue
             when: list[float | str] = [float(chance.uniform(0.0, 1.5)), "saving", "evaluating"]
             moment = when[int(chance.choice(3, p=[0.7, 0.15, 0.15]))]
-            several = role in ("collector", "worker", "thread", "rank") or (topology, role) == ("gorila", "server")
+            several = role in SEVERAL or (name, role) in (("gorila", "server"), ("impala-2-learners", "learner"))
+            if (role, fitting in FAULTS) == ("agent", True):
+                several = False  # only the first one surely plays: the adjuster may have put the others off
             rank = int(chance.integers(2)) if several else 0
             faults.append(Fault(role, fitting, moment, rank))
     return [faults[index] for index in chance.permutation(len(faults))]
@@ -148,10 +186,11 @@ class Saboteur:
         self.harms: list[Harm] = []
         self.unprovoked: list[str] = []
         self.lost_updates = self._updates = 0
+        self.cut = np.zeros(len(engine.stage.members), np.int64)
         self._free_since = math.inf
         self._progress = (-1, time.monotonic())
-        self._look = self.supervisor.check
-        self.supervisor.check = self.check
+        self._look, self._begin = self.supervisor.check, self.supervisor._start
+        self.supervisor.check, self.supervisor._start = self.check, self.start
 
     def check(self) -> None:
         """In place of the supervisor's."""
@@ -167,6 +206,14 @@ class Saboteur:
             self._free_since = time.monotonic()
         self._pace()
         self._expect_progress()
+
+    def start(self, watched: Any) -> None:
+        """In place of the supervisor's: counts the unrolls that the one before had begun and can't end any more."""
+        stage = self.engine.stage
+        for member in watched.crew if stage.plan.unrolled else ():
+            if member.role in WRITING:
+                self.cut[member.index] += int((stage.unrolls.arrays["progress"][writers(stage, member)] > 1).sum())
+        self._begin(watched)
 
     @property
     def _under_way(self) -> Harm | None:
@@ -200,9 +247,10 @@ class Saboteur:
         if named and self.supervisor.ready:
             harm.seconds = round(time.monotonic() - harm.began, 2)
             harm.named, harm.restarts = named[0].sentence(), len({event.restarts for event in events})
-            ranks = [member.rank for member in self._watched(harm.fault).crew]
-            harm.problems += _badly_named(harm.fault, named[0], ranks)
-            harm.problems += replay_problems(self.engine.stage, live=True)  # before the place is overwritten
+            stage, crew = self.engine.stage, self._watched(harm.fault).crew
+            numbers = [number for member in crew for number in workers(stage, member)]
+            harm.problems += _badly_named(harm.fault, named[0], numbers)
+            harm.problems += experience_problems(stage, live=True)  # before the place is overwritten
             self.unprovoked += [
                 event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
             ]
@@ -228,34 +276,47 @@ class Saboteur:
         self.control.pause_us = 0 if not to_come else SLOW_US if left > 0.3 else SLOWER_US
 
 
-def _badly_named(fault: Fault, event: Any, ranks: Sequence[int]) -> list[str]:
-    """`ranks` share the process; whose environment got the order is chance."""
+def writers(stage: Stage, member: Member) -> range:
+    """The groups of environments of one that plays."""
+    groups = stage.plan.company.groups
+    return range(member.rank * groups, (member.rank + 1) * groups)
+
+
+def workers(stage: Stage, member: Member) -> Sequence[int]:
+    """By which numbers its environments are known."""
+    if member.role == "evaluator":
+        return [EVALUATION_WORKER]
+    return writers(stage, member) if stage.plan.unrolled and member.role in WRITING else [member.rank]
+
+
+def _badly_named(fault: Fault, event: Any, numbers: Sequence[int]) -> list[str]:
+    """`numbers` share the process; whose environment got the order is chance."""
     what, trace = NAMED[fault.kind]
     problems = [] if what in event.what else [f"named {event.what!r}, not {what!r}"]
     if fault.kind in FAULTS:
-        numbers = [1_000_000] if fault.role == "evaluator" and fault.kind != "hang" else ranks
         worker = any(f"of worker {number} (seed " in event.what for number in numbers)
         if "environment " not in event.what or not worker or ", step " not in event.what:
             problems.append(f"worker, environment, seed or step are missing in {event.what!r}")
     return problems if trace in event.trace else [*problems, f"no {trace!r} in the trace {event.trace!r}"]
 
 
-def run_faults(topology: str, faults: Sequence[Fault], place: Path, *, seed: int = 0, **changes: Any) -> Outcome:
+def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0, **changes: Any) -> Outcome:
     """Train, do the faults one after the other, and check everything afterwards."""
     env_steps = STEPS_A_FAULT * (1 + len(faults))
-    name = f"{topology}-{seed}"
-    control = Control(place / f"{name}.control")
+    setting, run = SETTINGS[name], f"{name}-{seed}"
+    control = Control(place / f"{run}.control")
     control.pause_us = SLOW_US
-    own = {"env_steps": env_steps, "seed": seed, "runs_dir": place / "runs", "name": name}
-    own["env_option"] = (f"control={place / f'{name}.control'}",)
-    given = change(change(defaults(ENVIRONMENT, "dqn", topology), {**COMPANY, **own}), changes)
-    options, plan, agent = stage(given)
+    own = {"env_steps": env_steps, "seed": seed, "runs_dir": place / "runs", "name": run}
+    own["env_option"] = (f"control={place / f'{run}.control'}",)
+    own["agent"] = OF_UNROLLS if setting.agent in CRITIC_AGENTS else OF_MEMORY
+    given = change(defaults(ENVIRONMENT, setting.agent, setting.topology), {**COMPANY, **own})
+    options, plan, agent = stage(change(change(given, setting.changes), changes))
     engine: Any = make_engine("processes", plan, agent)
-    directory = RunDirectory.create(options.runs_dir, name)
+    directory = RunDirectory.create(options.runs_dir, run)
     directory.write_config(to_dict(options))
     saboteur = Saboteur(engine, faults, control, env_steps)
     session = Session(options, engine, directory, History(), called_at=time.time(), resumed=False)
-    outcome = Outcome(topology, saboteur.harms, {}, directory, [], saboteur.unprovoked)
+    outcome = Outcome(name, saboteur.harms, {}, directory, [], saboteur.unprovoked)
     try:
         with directory.hold():
             outcome.result = session.run()
@@ -279,17 +340,21 @@ def _run_problems(outcome: Outcome, engine: Any, saboteur: Saboteur) -> list[str
         problems.append(f"result.json counts {saved['restarts']} restarts after {len(done)} faults")
     told = (outcome.directory.path / "events.jsonl").read_text() if done else ""
     problems += [f"events.jsonl does not say {harm.named!r}" for harm in done if harm.named not in told]
-    problems += update_problems(engine, saboteur.lost_updates, len(done))
-    return problems + replay_problems(engine.stage)
+    if plan.unrolled:
+        problems += count_problems(engine, saboteur.lost_updates, len(done))
+        problems += cut_problems(engine.stage, saboteur.cut)
+    else:
+        problems += update_problems(engine, saboteur.lost_updates, len(done))
+    return problems + experience_problems(engine.stage)
 
 
 def update_problems(engine: Any, lost: int, restarts: int) -> list[str]:
     """Updates against steps, by the replay ratio; what a killed server or rank had not put away is not made again."""
     plan, ledger, page = engine.plan, engine.stage.ledger, engine.counters
-    ratio = plan.options.replay_ratio / plan.options.batch_size
-    slack = plan.options.updates_per_call + plan.environments
-    if plan.topology.has("memory"):
-        owed = int((page.env_steps - plan.options.learning_starts) * ratio)
+    ratio = plan.q.replay_ratio / plan.q.batch_size
+    slack = plan.q.updates_per_call + plan.environments
+    if plan.topology.has("learner"):
+        owed = int((page.env_steps - plan.q.learning_starts) * ratio)
         good = owed - slack <= page.updates <= owed + slack
         return [] if good else [f"{page.updates} updates for {page.env_steps} env steps, {owed} were owed"]
     if plan.topology.has("thread"):
@@ -299,7 +364,7 @@ def update_problems(engine: Any, lost: int, restarts: int) -> list[str]:
     playing = engine.stage.indices("worker", "rank")
     for member in playing:
         steps, made = int(ledger["env_steps"][member]), int(ledger["gradients"][member])
-        owed = int((steps - plan.options.learning_starts // plan.actors) * ratio)
+        owed = int((steps - plan.q.learning_starts // plan.actors) * ratio)
         if not owed - 2 <= made <= owed:
             problems.append(f"member {member} made {made} gradients for {steps} env steps, {owed} were owed")
     gradients = int(ledger["gradients"][playing].sum()) // (plan.actors if plan.topology.has("rank") else 1)
@@ -310,12 +375,110 @@ def update_problems(engine: Any, lost: int, restarts: int) -> list[str]:
     return problems
 
 
-def replay_problems(stage: Stage, *, live: bool = False) -> list[str]:
-    """Walks every lane: whole episodes, each step following from the one before by CartPole's physics."""
+def count_problems(engine: Any, lost: int, restarts: int) -> list[str]:
+    """Steps and updates against unrolls; one that a killed learner had not freed yet is learned from again."""
+    plan, stage, page = engine.plan, engine.stage, engine.counters
+    unrolls, ledger = stage.unrolls, stage.ledger
     problems = []
-    for lane in range(stage.lanes.count):
-        problems += [f"lane {lane}: {problem}" for problem in lane_problems(stage, lane, live=live)]
+    learned = (int(unrolls.freed.sum()) - int(ledger["dropped_stale"].sum())) // plan.batch_slots
+    learned //= plan.ranks if plan.company.learners > 1 else 1
+    most = (learned + restarts) * plan.critic.updates_per_batch
+    fewest = learned * plan.critic.updates_per_batch - lost - 20 * restarts
+    if not fewest - 1 <= page.updates <= most + 1:
+        problems.append(f"{page.updates} updates of {learned} batches, {lost} seen lost")
+    half, each = int(ledger["dropped_unrolls"].sum()), plan.critic.unroll * plan.envs_per_group
+    rows = int(unrolls.filled.sum()) * each
+    rows += int((unrolls.arrays["progress"] - 1).clip(min=0).sum()) * plan.envs_per_group
+    ends = int(ledger["episodes"].sum()) + restarts * plan.environments
+    if not rows - ends <= page.env_steps <= rows + half * each:
+        problems.append(
+            f"{page.env_steps} env steps in {rows} rows, {half} unrolls were dropped, {ends} episodes ended"
+        )
     return problems
+
+
+def cut_problems(stage: Stage, cut: NDArray[np.int64]) -> list[str]:
+    """Half unrolls of writers that were ended from outside are counted, each once; others dropped what they wrote."""
+    problems = []
+    dropped, recovered = stage.ledger["dropped_unrolls"], stage.ledger["failures"]
+    for member in stage.members:
+        at = member.index
+        if not cut[at] <= dropped[at] <= cut[at] + recovered[at]:
+            problems.append(
+                f"{member} dropped {dropped[at]} unrolls, {cut[at]} were cut, {recovered[at]} failures recovered from"
+            )
+    return problems
+
+
+def experience_problems(stage: Stage, *, live: bool = False) -> list[str]:
+    """Walks every lane, or every slot that is ready: whole episodes that follow CartPole's physics."""
+    if not stage.plan.unrolled:
+        found = ((f"lane {lane}", lane_problems(stage, lane, live=live)) for lane in range(stage.lanes.count))
+    else:
+        found = ((f"slot {slot}", slot_problems(stage, slot)) for slot in range(stage.unrolls.count))
+    problems = [f"{where}: {problem}" for where, all_of_it in found for problem in all_of_it]
+    return problems + (census_problems(stage) if stage.plan.unrolled and not live else [])
+
+
+def census_problems(stage: Stage) -> list[str]:
+    """After everybody has left: a slot is ready, or half written by a writer that was cut, or free."""
+    unrolls, plan = stage.unrolls, stage.plan
+    filled, freed = (array.reshape(plan.writers, -1) for array in (unrolls.filled, unrolls.freed))
+    ready, writing = filled - freed, unrolls.arrays["progress"] > 0
+    census, problems = unrolls.census(), []
+    if not np.isin(ready, (0, 1)).all():
+        problems.append(f"slots were filled {filled.tolist()} and freed {freed.tolist()} times")
+    if (ready.sum(axis=1) + writing > plan.slots_per_writer).any():
+        problems.append(f"{ready.sum(axis=1)} slots of each writer are ready, and {writing} being written")
+    if census != (unrolls.count - ready.sum() - writing.sum(), ready.sum(), writing.sum()) or min(census) < 0:
+        problems.append(f"{census} of {unrolls.count} slots, {ready.sum()} are ready, {writing.sum()} being written")
+    if (unrolls.arrays["progress"] > 1 + unrolls.rows).any():
+        problems.append(f"rows beyond the last: {unrolls.arrays['progress']}")
+    if not np.isin(unrolls.arrays["reader"][unrolls.ready()], range(plan.actors + plan.readers)).all():
+        problems.append(f"slots for readers {unrolls.arrays['reader']}")
+    if (filled == 0).any() and not plan.company.adjust_from:
+        problems.append(f"slots that were never filled: {filled.tolist()}")
+    return problems
+
+
+def slot_problems(stage: Stage, slot: int) -> list[str]:
+    """What is wrong with a slot that is ready; nothing of one that is not, or that is freed while it is looked at."""
+    unrolls = stage.unrolls
+    filled = int(unrolls.filled[slot])
+    held = {name: array[slot].copy() for name, array in unrolls.arrays.items() if array.shape[0] == unrolls.count}
+    return unroll_problems(held) if int(unrolls.freed[slot]) < filled else []
+
+
+def unroll_problems(held: Mapping[str, NDArray[Any]]) -> list[str]:
+    """What is wrong with one unroll, `[rows + 1, environments]`."""
+    flags, age, ahead = held["flags"][:-1], held["age"][:-1], held["age"][1:]
+    seen, led_to, action = held["observation"][:-1], held["observation"][1:], held["action"][:-1]
+    final, over = (flags & FINAL) != 0, (flags & (TERMINATED | TRUNCATED)) != 0
+    expected, falls = (
+        found.reshape(*flags.shape, *found.shape[1:]) for found in physics(seen.reshape(-1, 4), action.ravel())
+    )
+    fell = (flags & TERMINATED) != 0
+    after = np.concatenate([final[1:], over[-1:]])  # what comes behind the last row is another slot's
+    wrong: dict[str, NDArray[np.bool_]] = {
+        "final row with other flags": final & (flags != FINAL),
+        "end without a final row": over & ~after,
+        "final row without an end": ~over & after,
+        "episode that does not begin at age 0": final & (ahead != 0),
+        "ages that do not count on": ~final & (ahead != age + 1),
+        "observation that is not finite": ~np.isfinite(held["observation"]).all(axis=-1),
+        "episode that begins where none does": (held["age"] == 0) & (np.abs(held["observation"]) > 0.05).any(axis=-1),
+        "reward that is not 1": held["reward"][:-1] != ~final,
+        "action that is none": ~np.isin(action, (0, 1)) | (final & (action != 0)),
+        "probability that is none": ~(np.isfinite(held["log_prob"][:-1]) & (held["log_prob"][:-1] <= 0)),
+        "step that breaks the physics": ~final & (np.abs(expected - led_to).max(axis=-1) > 1e-4),
+        "fall that is not marked": ~final & falls & ~fell,
+        "end without a fall": ~final & ~falls & fell,
+        "end before its time": ((flags & TRUNCATED) != 0) & (ahead != 500),
+        "version that is none": np.broadcast_to(held["version"][:-1, None] < 0, flags.shape),
+    }
+    return [
+        f"{int(bad.sum())} x {what}, first at row {np.argwhere(bad)[0]}" for what, bad in wrong.items() if bad.any()
+    ]
 
 
 def lane_problems(stage: Stage, lane: int, *, live: bool = False) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 
 from companies import company, play, roles
 from repertory.agents.agent import Transitions
+from repertory.engines import processes
 from repertory.engines.processes import ProcessesEngine
 from repertory.engines.rehearsal import Rehearsal
 from repertory.experience.replay import Sample
@@ -155,5 +156,29 @@ def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compre
             assert_ranks_equal(engine, pause)
             engine.start()
         assert engine.restarts == 0
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("topology", ["all_reduce", "impala"])
+def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
+    topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank goes on and waits for the others, while another has slept through the time between two pauses."""
+    monkeypatch.setattr(processes, "SETTLE_S", 10.0)
+    several = {"learners": 2} if topology == "impala" else {}
+    plan = company(topology, {"heartbeat_s": 5.0, **several}, actors=2, env_steps=10**6, begin=False).plan
+    engine, chance = ProcessesEngine(plan, plan.make_agent()), np.random.default_rng(0)
+    try:
+        engine.start()
+        for _ in range(40):
+            engine.settle()
+            engine.start()
+            time.sleep(float(chance.choice([0.0, 1e-4, 1e-3, 2e-2])))
+        engine.settle()
+        assert engine.counters.updates > 10
+        assert engine.restarts == 0
+        first, *others = checksums(engine)
+        assert all(other == first for other in others)
     finally:
         engine.close()

@@ -99,7 +99,6 @@ class Steady:
 
     version = 7
     valued = False
-    values = None
 
     def __init__(self, delay: int = 0) -> None:
         self.delay, self.asked = delay, 0
@@ -112,6 +111,12 @@ class Steady:
     def poll(self) -> NDArray[np.integer[Any]] | None:
         self.wait -= 1
         return self.answer if self.wait < 0 else None
+
+    def keep(self, actions: NDArray[np.integer[Any]]) -> None:
+        pass
+
+    def forget(self, environments: Any) -> None:
+        pass
 
     def state(self) -> dict[str, int]:
         return {}

@@ -468,7 +468,7 @@ def test_unequal_slices_count_by_their_size_and_share_their_noise(threads: int) 
     def gradient(weights: jax.Array, _: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
         noise = jax.random.normal(key, weights.shape)
         vector = noise * jnp.mean(batch.reward)
-        return vector, Learned(jnp.mean(batch.reward), jnp.abs(batch.reward), jnp.linalg.norm(vector))
+        return vector, Learned(jnp.mean(batch.reward), jnp.abs(batch.reward), jnp.linalg.norm(vector), jnp.zeros(()))
 
     start = begin(agent)
     want, whole = gradient(start.weights, start.target, batch, jax.random.fold_in(start.key, 0))

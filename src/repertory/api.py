@@ -34,6 +34,10 @@ class Run:
         """The greedy action for one observation of the environment."""
         return self._player.act(observation, action_mask)
 
+    def forget(self) -> None:
+        """A new episode begins: a recurrent agent starts `act` with an empty state."""
+        self._player.forget()
+
     @cached_property
     def _player(self) -> Player:
         return load_player(self.directory)

@@ -240,7 +240,8 @@ def _dry_run(options: Any) -> int:
     width = max(map(len, values))
     for key, value in values.items():
         print(f"{key:<{width}}  {value}")
-    print(f"{'preset':<{width}}  {find_preset(options.environment).seen}")
+    if not plan.unrolled:
+        print(f"{'preset':<{width}}  {find_preset(options.environment).seen}")
     return 0
 
 

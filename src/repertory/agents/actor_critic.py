@@ -120,7 +120,7 @@ def make_actor_critic(
 
         (value, entropy), tree = jax.value_and_grad(whole, has_aux=True)(layout.unravel(weights))
         vector = layout.ravel(tree)
-        return vector, Learned(value, entropy, jnp.linalg.norm(vector))
+        return vector, Learned(value, jnp.zeros(()), jnp.linalg.norm(vector), entropy)
 
     updates = options.learning_rate_steps / steps_per_update
     rate = falling(options.learning_rate, options.learning_rate_end, updates)
@@ -131,15 +131,18 @@ def make_actor_critic(
     def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
         return advance(state, shorten(vector))
 
-    sliced = convolves(network, spec.observation)
-    improve = update_in_slices(model, layout, loss, apply, threads) if sliced else update_at_once(gradient, apply)
+    if convolves(network, spec.observation):
+        differentiate = gradient_in_slices(model, layout, loss, threads)
+        improve = update_in_parts(differentiate, apply)
+    else:
+        differentiate, improve = jax.jit(gradient), update_at_once(gradient, apply)
     plain = network.core == 0 and not network.separate and not network.module
     start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
         values=jax.jit(lambda weights, observation, mask, _key: _values(respond, network, weights, observation, mask)),
-        gradient=jax.jit(gradient),
+        gradient=differentiate,
         shorten=jax.jit(shorten),
         advance=jax.jit(advance),
         apply=jax.jit(apply, donate_argnums=0),
@@ -264,6 +267,7 @@ def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array
 
 
 Improve = Callable[[LearnerState, Rollout], tuple[LearnerState, Learned]]
+Differentiate = Callable[[Any, Any, Rollout, Any], tuple[jax.Array, Learned]]
 
 
 def learn_from_rollout(
@@ -301,11 +305,22 @@ def update_at_once(gradient: Any, apply: Any) -> Improve:
     return update
 
 
-def update_in_slices(model: Model, layout: Layout, loss: Any, apply: Any, threads: int) -> Improve:
-    """The same for convolutions: forward and backward in slices of observations, side by side on several threads.
+def update_in_parts(gradient: Differentiate, apply: Any) -> Improve:
+    """The gradient by itself, then the step."""
+    step = jax.jit(apply, donate_argnums=0)
+
+    def update(state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
+        vector, learned = gradient(state.weights, state.target, batch, state.key)
+        return step(state, vector), learned
+
+    return update
+
+
+def gradient_in_slices(model: Model, layout: Layout, loss: Any, threads: int) -> Differentiate:
+    """For convolutions: forward and backward in slices of observations, side by side on several threads.
 
     Only the features are cut; what goes through time is computed for all of them in between. Each slice's forward pass
-    keeps what its backward pass needs, so nothing is computed twice.
+    keeps what its backward pass needs, so nothing is computed twice. Not to be called inside a compiled function.
     """
     pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
 
@@ -315,8 +330,7 @@ def update_in_slices(model: Model, layout: Layout, loss: Any, apply: Any, thread
 
     @jax.jit
     def between(tree: Any, pieces: list[jax.Array], batch: Rollout) -> Any:
-        lead = batch.action.shape
-        features = jnp.concatenate(pieces).reshape(*lead, -1)
+        features = jnp.concatenate(pieces).reshape(*batch.action.shape, -1)
         found, (own, wanted) = jax.value_and_grad(loss, (0, 1), has_aux=True)(tree, features, batch)
         edges = np.cumsum([piece.shape[0] for piece in pieces])[:-1]
         return found, layout.ravel(own), jnp.split(wanted.reshape(-1, wanted.shape[-1]), edges)
@@ -325,10 +339,10 @@ def update_in_slices(model: Model, layout: Layout, loss: Any, apply: Any, thread
     def backward(pull: Any, wanted: jax.Array) -> jax.Array:
         return layout.ravel(pull(wanted)[0])
 
-    @partial(jax.jit, donate_argnums=0)
-    def finish(state: LearnerState, parts: list[jax.Array]) -> tuple[LearnerState, jax.Array]:
+    @jax.jit
+    def finish(parts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
         vector = sum(parts[1:], parts[0])
-        return apply(state, vector), jnp.linalg.norm(vector)
+        return vector, jnp.linalg.norm(vector)
 
     unravel = jax.jit(layout.unravel)
 
@@ -338,19 +352,18 @@ def update_in_slices(model: Model, layout: Layout, loss: Any, apply: Any, thread
 
         return list(pool.map(one, *arguments) if pool is not None else map(one, *arguments))
 
-    def update(state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
-        tree = unravel(state.weights)
+    def gradient(weights: jax.Array, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
+        tree = unravel(weights)
         flat = batch.observation.reshape(-1, *batch.observation.shape[2:])
         count = -(-len(flat) // SLICE)
         pieces = [flat[len(flat) * i // count : len(flat) * (i + 1) // count] for i in range(count)]
         seen = each(partial(forward, tree), pieces)
         small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
         (value, entropy), own, wanted = between(tree, [features for features, _ in seen], small)
-        parts = each(backward, [pull for _, pull in seen], wanted)
-        state, norm = finish(state, [own, *parts])
-        return state, Learned(value, entropy, norm)
+        vector, norm = finish([own, *each(backward, [pull for _, pull in seen], wanted)])
+        return vector, Learned(value, jnp.zeros(()), norm, entropy)
 
-    return update
+    return gradient
 
 
 def _init(

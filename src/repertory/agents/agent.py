@@ -63,11 +63,12 @@ class LearnerState(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What one update has to tell: its loss, and a priority for each sample."""
+    """What one update has to tell: its loss, a priority for each sample; of a policy how broad it is."""
 
     loss: jax.Array
     priority: jax.Array
     gradient_norm: jax.Array
+    entropy: jax.Array
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def make_q_learning(
     ) -> tuple[jax.Array, Learned]:
         (value, priority), tree = jax.value_and_grad(loss, has_aux=True)(layout.unravel(weights), target, batch, key)
         vector = layout.ravel(tree)
-        return vector, Learned(value, priority, jnp.linalg.norm(vector))
+        return vector, Learned(value, priority, jnp.linalg.norm(vector), jnp.zeros(()))
 
     optimizer = make_optimizer(options.optimizer, make_rate(options, batches_per_update), options.optimizer_epsilon)
     shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
@@ -301,7 +301,7 @@ def learn_in_slices(
         vector = sum(share * part for share, (part, _) in zip(shares, parts, strict=True))
         loss = sum(share * learned.loss for share, (_, learned) in zip(shares, parts, strict=True))
         priority = jnp.concatenate([learned.priority for _, learned in parts])
-        return apply(state, vector), Learned(jnp.asarray(loss), priority, jnp.linalg.norm(vector))
+        return apply(state, vector), Learned(jnp.asarray(loss), priority, jnp.linalg.norm(vector), jnp.zeros(()))
 
     whole, part, finish = jax.jit(update, donate_argnums=0), jax.jit(gradient), jax.jit(combine, donate_argnums=0)
     pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None

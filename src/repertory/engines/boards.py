@@ -205,15 +205,13 @@ class Requests:
         self._states = arrays["core"]
 
     @staticmethod
-    def fields(
-        spec: EnvironmentSpec, askers: int, environments: int, core: int, action_type: str = "int32"
-    ) -> dict[str, Field]:
+    def fields(spec: EnvironmentSpec, askers: int, environments: int, core: int) -> dict[str, Field]:
         """What has to be allocated."""
         each = (askers, environments)
         fields = {
             "observation": Field((*each, *spec.observation.seen_shape), spec.observation.dtype),
             "first": Field(each, "bool"),
-            "action": Field(each, action_type),
+            "action": Field(each, "int32"),
             "kept": Field((askers, 1, environments), "float32"),
             "core": Field((askers, 2, environments, max(1, core)), "float32"),
             "asked": Field((askers,), "int64"),
@@ -250,6 +248,10 @@ class Requests:
         arrays = self._arrays
         return arrays["action"][asker].copy(), arrays["kept"][asker].copy(), int(arrays["version"][asker])
 
+    def version(self, asker: int) -> int:
+        """Of the weights behind the last answer; 0 before the first."""
+        return int(self._arrays["version"][asker])
+
     def states(self, asker: int) -> NDArray[np.float32]:
         """The recurrent states behind the last answer."""
         found: NDArray[np.float32] = self._states[asker, int(self.answered[asker]) % 2]
@@ -277,6 +279,8 @@ class Requests:
         """Answer them."""
         arrays, count = self._arrays, self._arrays["action"].shape[1]
         for index, (asker, number) in enumerate(zip(askers, numbers, strict=True)):
+            if number < self.asked[asker]:  # it has begun anew since: another may have answered its new question
+                continue
             rows = slice(index * count, (index + 1) * count)
             arrays["action"][asker] = answer.action[rows]
             if answer.kept is not None:

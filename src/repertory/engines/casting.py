@@ -110,6 +110,7 @@ class Casting:
         stage, plan = self.stage, self.stage.plan
         index, at_work, trains = rank * plan.company.groups + group, stage.at_work, plan.topology.has("trainer")
         requests = stage.requests() if plan.central else None
+        own = stage.unrolls.filled[index * plan.slots_per_writer : (index + 1) * plan.slots_per_writer]
 
         def states() -> Any:
             return policy.core if isinstance(policy, DrawingPolicy) else requests.states(index)  # type: ignore[union-attr]
@@ -117,7 +118,7 @@ class Casting:
         def reader() -> int:
             if plan.topology.has("thread"):
                 return rank
-            return int(index + page.row["answers"]) % int(at_work[1]) if trains else index % plan.readers
+            return (index + int(own.sum())) % int(at_work[1]) if trains else index % plan.readers
 
         writer = UnrollWriter(
             stage.unrolls,
@@ -236,6 +237,7 @@ class Casting:
             batches = BatchSlots(stage.named("batches"), plan.q.updates_per_call, stage.bell("memory"))
         else:
             batches = self._drawer(page, None, plan.q.updates_per_call)
+            batches.pacing.updates = page.updates
         return [Learner(stage.agent, learned, batches, stage.board(), page, Unwatched(), safe)]
 
     def _unroll_batches(self, page: Page, reader: int) -> UnrollBatches:
@@ -330,6 +332,7 @@ class Casting:
             Unwatched(),
             target_steps=company.target_steps,
             key=self._key(page, member.rank),
+            leads=member.rank == 0,
         )
         return [trainer]
 
@@ -378,6 +381,7 @@ class Casting:
         whole = plan.unrolled or company.method == "n_step_q"  # then θ′ lasts a whole segment
         if plan.unrolled:
             source = self._unroll_batches(page, rank)
+            source.skip()
             actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store))
         elif company.method == "replay":
             source = self._drawer(page, rank)
@@ -398,6 +402,7 @@ class Casting:
             Unwatched(),
             target_steps=company.target_steps,
             key=self._key(page, rank),
+            leads=rank == 0,
             acted=(lambda: (policy.version, policy.current)) if whole else None,
             pull=policy.pull if whole else lambda: None,
         )

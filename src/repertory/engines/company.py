@@ -83,6 +83,7 @@ class Figures:
         self._stage = stage
         self._before = {name: array.copy() for name, array in stage.ledger.items()}
         self._at = time.monotonic()
+        self._entropies = (0.0, 0)
 
     def read(self) -> dict[str, float | int | None]:
         """What happened since the last call."""
@@ -118,7 +119,7 @@ class Figures:
             found[f"busy/{member.role}"] = round(min(1.0, max(0.0, 1.0 - idle)), 4)
             work = (ledger["work"][rows] - before["work"][rows]).sum()
             found[f"steps_per_s/{member.role}"] = round(float(work) / seconds, 1)
-            if member.role in QUEUEING:
+            if member.role in QUEUEING and (member.role != "learner" or plan.unrolled):
                 found[f"queue/{member.role}"] = int(ledger["queue"][rows].max())
         return found
 
@@ -136,6 +137,7 @@ class Figures:
         census = self._stage.unrolls.census()
         found: dict[str, float | int | None] = {
             "entropy_weight": round(self._stage.plan.entropy(env_steps), 6),
+            "entropy": self._entropy(ledger),
             "unrolls_free": census.free,
             "unrolls_ready": census.ready,
             "unrolls_in_use": census.in_use,
@@ -146,9 +148,16 @@ class Figures:
             found |= dict(zip(names, self._stage.at_work.tolist(), strict=True))
         return found
 
+    def _entropy(self, ledger: Ledger) -> float | None:
+        """The policy's, in the updates since the last call."""
+        before = self._entropies
+        self._entropies = (float(ledger["entropy_sum"].sum()), int(ledger["losses"].sum()))
+        updates = self._entropies[1] - before[1]
+        return (self._entropies[0] - before[0]) / updates if updates else None
+
     def _samples(self, ledger: Ledger) -> int:
         plan = self._stage.plan
-        counted = ledger["updates"] if plan.topology.has("memory") else ledger["gradients"]
+        counted = ledger["updates"] if plan.topology.has("learner") else ledger["gradients"]
         if plan.topology.has("thread") and plan.company.method != "replay":
             return int(ledger["env_steps"].sum())
         return int(counted.sum()) * plan.q.batch_size

@@ -14,6 +14,7 @@ from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.experience.lanes import Lanes
 from repertory.experience.pacing import Pacing
 from repertory.experience.priorities import PriorityTree
+from repertory.experience.unrolls import Unrolls
 from repertory.roles.exploration import generator, ladder, linear
 from repertory.specs import EnvironmentSpec
 from repertory.topologies.graph import Topology
@@ -113,7 +114,8 @@ class Plan:
     @property
     def steps_per_update(self) -> float:
         """Env steps that each update of an actor-critic agent learns from."""
-        return self.critic.unroll * self.envs_per_group * self.batch_slots / self.critic.updates_per_batch
+        each = self.critic.unroll * self.envs_per_group * self.batch_slots
+        return each * self.company.learners / self.critic.updates_per_batch
 
     @property
     def environments(self) -> int:
@@ -131,10 +133,15 @@ class Plan:
         return not self.unrolled and self.company.actor_priorities and self.q.prioritized
 
     @property
+    def unroll_bytes(self) -> int:
+        """Memory that the slots of unrolls take."""
+        each = (self.slots_per_writer, self.critic.unroll, self.envs_per_group)
+        fields = Unrolls.fields(self.spec, self.writers, *each, 2 * self.network.core)
+        return sum(field.nbytes for field in fields.values())
+
+    @property
     def replay_bytes(self) -> int:
         """Memory that the full replay takes, priorities included."""
-        if self.unrolled:
-            return 0
         fields = Lanes.fields(self.spec, self.environments, self.lane_length, self.valued)
         tree = 9 * PriorityTree.padded(self.environments * self.lane_length) if self.q.prioritized else 0
         return sum(field.nbytes for field in fields.values()) + tree

@@ -82,7 +82,7 @@ class ProcessesEngine:
     def behind(self) -> bool:
         """Whether updates are still owed for the steps that were played."""
         plan, page = self.plan, self.counters
-        if not plan.topology.has("memory"):
+        if plan.unrolled or not plan.topology.has("learner"):
             return False
         pacing = plan.pacing()
         pacing.updates = page.updates

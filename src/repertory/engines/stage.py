@@ -224,7 +224,7 @@ class Stage:
 
     def store(self) -> SharedStore:
         """The live copy that hogwild workers share."""
-        return SharedStore(self.structure, self.named("store"))
+        return SharedStore(self.structure, self.named("store"), lambda: int(self.ledger["updates"].sum()))
 
     # What a checkpoint keeps, the same for every topology.
 
@@ -320,11 +320,15 @@ class Stage:
 class SharedStore:
     """One live copy of the learner state, read and written without a lock (Hogwild: Niu et al. 2011)."""
 
-    def __init__(self, structure: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, structure: Any, arrays: Mapping[str, NDArray[Any]], updates: Callable[[], int] | None = None
+    ) -> None:
+        """`updates` tells how many were made: the count in the state itself may lose some, as all of it may."""
         leaves, self._tree = jax.tree_util.tree_flatten(structure)
         self._arrays = [arrays[f"{index:02d}"] for index in range(len(leaves))]
         self._names: Any = jax.tree_util.tree_unflatten(self._tree, self._arrays)
         self._copies = arrays["target_copies"]
+        self._count = updates or (lambda: int(self._names.updates))
 
     def live(self) -> LearnerState:
         """What is there now; others write it meanwhile."""
@@ -337,7 +341,7 @@ class SharedStore:
 
     def latest(self) -> tuple[int, Any]:
         """For a policy: the weights as they are now, whose version is the count of updates."""
-        return int(self._names.updates), self._names.weights.copy()
+        return self._count(), self._names.weights.copy()
 
     def publish(self, version: int, weights: Any) -> None:
         """Nobody publishes: the weights are there."""
@@ -393,7 +397,7 @@ def _named(prefix: str, fields: Mapping[str, Field]) -> dict[str, Field]:
 
 def _local(plan: Plan) -> bool:
     """Whether each actor's steps are a memory by themselves."""
-    return not plan.topology.has("memory") and plan.company.memory == "local"
+    return not plan.topology.has("learner") and plan.company.memory == "local"
 
 
 def _unroll_fields(plan: Plan, agent: Agent) -> dict[str, Field]:

@@ -26,8 +26,8 @@ LEAVE_S = 4.0
 ABSENT_S = 1.0
 """After so long without a look the driver itself was stopped or busy: everybody's silence counts from then on."""
 DUMP_S = 0.5
-PROGRESS, ONE_IS_ENOUGH = 20, ("evaluator",)
-"""Pieces of work after which a member's earlier failures are forgiven; a whole evaluation is a large one."""
+PROGRESS, ONE_IS_ENOUGH = 20, ("evaluator", "adjuster")
+"""Pieces of work after which a member's earlier failures are forgiven; some have few to do, but large ones."""
 BEYOND = 200
 """More members than this, and the descriptors of their bells do not fit into one message to a new process."""
 
@@ -163,8 +163,8 @@ class Supervisor:
         stopped = self._is_stopped(watched)
         if self._waits_for_others(watched) and not stopped:
             return ""
-        where, seed, step = (int(number) for number in row["place"])
-        inside = f" inside environment {where} of worker {member.rank} (seed {seed}, step {step})"
+        where, seed, step, worker = (int(number) for number in row["place"])
+        inside = f" inside environment {where} of worker {worker} (seed {seed}, step {step})"
         if not stopped:
             self._dump(watched)
         state = "was stopped and silent" if stopped else "was silent" if beat else "has not started, silent"

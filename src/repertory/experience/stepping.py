@@ -76,7 +76,7 @@ class Environments(Protocol):
         """Steps all environments; actions [E] are in 0..A-1."""
 
     def report_to(self, place: NDArray[np.int64]) -> None:
-        """Keep there which environment is being stepped (-1 = none), its seed and step: for whoever finds it hung."""
+        """Keep there which environment is being stepped (-1 = none), its seed, step and worker: if it hangs."""
 
     def render(self) -> NDArray[np.uint8]:
         """A picture of environment 0 (height × width × 3)."""
@@ -90,7 +90,7 @@ class Watch:
 
     def __init__(self, worker: int, count: int, actions: int) -> None:
         self._worker, self._count, self._actions = worker, count, actions
-        self.place: NDArray[np.int64] = np.full(3, -1)
+        self.place: NDArray[np.int64] = np.full(4, -1)
         self.restart([0] * count)
 
     def enter(self, index: int) -> None:
@@ -98,6 +98,7 @@ class Watch:
         place = self.place
         place[1] = self._seeds[index]
         place[2] = self.calls
+        place[3] = self._worker
         place[0] = index
 
     def leave(self) -> None:

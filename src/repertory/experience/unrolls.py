@@ -190,8 +190,8 @@ class UnrollWriter:
         return self._slot is not None or self._take()
 
     def _take(self) -> bool:
-        slot, unrolls = self._own[self._next], self.unrolls
-        if unrolls.filled[slot] > unrolls.freed[slot]:
+        slot, unrolls = self._free_slot(), self.unrolls
+        if slot is None:
             return False
         self.begin_unroll()
         arrays, depth = unrolls.arrays, unrolls.spec.observation.stack
@@ -201,8 +201,16 @@ class UnrollWriter:
         self._slot, self._row = slot, 0
         self._note()
         self._progress[0] = 1
-        self._next = (self._next + 1) % unrolls.depth
         return True
+
+    def _free_slot(self) -> int | None:
+        """The next one in turn; another where that one still waits: of several readers one may be slow."""
+        filled, freed, depth = self.unrolls.filled, self.unrolls.freed, self.unrolls.depth
+        for _ in range(depth):
+            slot, self._next = self._own[self._next], (self._next + 1) % depth
+            if filled[slot] == freed[slot]:
+                return slot
+        return None
 
     def _hand_over(self) -> None:
         arrays, slot = self.unrolls.arrays, self._slot

@@ -52,14 +52,14 @@ class Adjuster:
 
     def step(self) -> bool:
         """Judge the last change when its time is over, and make the next."""
-        passed = self.now() - self._began
-        if self._from is None and passed >= WARM_UP * self.period_s:
-            self._from = (self.now(), self.trainings())
-        if self._from is None or passed < self.period_s:
+        now = self.now()
+        if self._from is None and now - self._began >= WARM_UP * self.period_s:
+            self._from = (now, self.trainings())
+        if self._from is None or now - self._from[0] < (1 - WARM_UP) * self.period_s:
             return False
         since, count = self._from
-        self._judge((self.trainings() - count) / max(self.now() - since, 1e-9))
-        self._began, self._from = self.now(), None
+        self._judge((self.trainings() - count) / max(now - since, 1e-9))
+        self._began, self._from = now, None
         return True
 
     def _judge(self, rate: float) -> None:
@@ -77,8 +77,9 @@ class Adjuster:
         moves = [
             (which, step) for which in range(3) for step in (-1, 1) if 1 <= self._kept[which] + step <= self.most[which]
         ]
-        which, step = moves[int(self.rng.integers(len(moves)))]
-        self.active[which] += step
+        if moves:
+            which, step = moves[int(self.rng.integers(len(moves)))]
+            self.active[which] += step
 
     def _note(self, rate: float, kept: bool) -> None:
         at = int(self._count[0]) % PATH

@@ -84,16 +84,21 @@ class HogwildWorker:
         *,
         target_steps: int,
         key: jax.Array,
+        leads: bool = True,
         acted: Callable[[], tuple[int, Any]] | None = None,
         pull: Callable[[], None] = lambda: None,
     ) -> None:
         """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
-        those; else it is taken at the live ones. `pull` is called after each update."""
+        those; else it is taken at the live ones. `pull` is called after each update. One `leads`: it tells what all
+        have in common."""
         self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
         self.target_steps, self._key, self._acted, self._pull = target_steps, key, acted, pull
+        self.leads = leads
         self._sum: Any = None
         self._made = 0
-        self._gradient = jax.jit(partial(_added, agent, isinstance(source, Segments)))
+        self._gradient: Callable[..., Any] = partial(_added, agent, isinstance(source, Segments))
+        if not isinstance(source, UnrollBatches):  # an agent that learns from unrolls compiles as it sees fit
+            self._gradient = jax.jit(self._gradient)
         self._change = jax.jit(partial(_changed, agent))
 
     def step(self) -> bool:
@@ -127,14 +132,14 @@ class HogwildWorker:
         page = self.page
         page.count("gradients")
         page.lag(version - sample.versions())
-        page.loss(float(learned.loss), 1)
+        page.loss(float(learned.loss), 1, float(learned.entropy))
 
     def _update(self, version: int) -> None:
         """Apply what has added up to the weights as they are now, not as they were read."""
         change, statistics, skipped = self._change(self.store.live(), self._sum)
         self._sum = None
         self.store.add(change, statistics, skipped)
-        self.page.set("skipped", 0 if self.page.member else int(skipped))
+        self.page.set("skipped", int(skipped) if self.leads else 0)
         self.page.age(np.array([self.page.updates - version]))
         self.page.learned(1)
         self.store.move_target(self.page.env_steps, self.target_steps)

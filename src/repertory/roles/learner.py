@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transitions
@@ -36,7 +35,7 @@ class Learner:
     ) -> None:
         self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
         self.page, self.watch, self.safe = page, watch, safe
-        self._losses: list[jax.Array] = []
+        self._losses: list[tuple[Any, Any]] = []
         weights.publish(page.updates, learned.weights)
 
     def step(self) -> bool:
@@ -59,7 +58,7 @@ class Learner:
         page.learned(sample.updates)
         self.weights.publish(page.updates, self.learned.weights)
         self.batches.release(sample, learned.priority)
-        self._losses.append(learned.loss)
+        self._losses.append((learned.loss, learned.entropy))
         if len(self._losses) >= LOSSES_AT_ONCE:
             self.add_up_losses()
         if self.safe is not None and self.safe.due():
@@ -67,9 +66,9 @@ class Learner:
 
     def add_up_losses(self) -> None:
         """Into the ledger."""
-        for loss in self._losses:
+        for loss, entropy in self._losses:
             values = np.asarray(loss)
-            self.page.loss(float(values.sum()), values.size)
+            self.page.loss(float(values.sum()), values.size, float(np.sum(entropy)))
         self._losses = []
         self.page.set("skipped", int(self.learned.skipped))
 

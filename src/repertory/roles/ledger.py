@@ -27,7 +27,7 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "waiting": ("int64", ()),  # it waits for its bell
     "together": ("int64", ()),  # it waits for others inside a collective operation
     "failures": ("int64", ()),  # failures that it has recovered from by itself
-    "place": ("int64", (3,)),  # environment, seed and step of the step being taken; -1 = in none
+    "place": ("int64", (4,)),  # environment, seed, step and worker of the step being taken; -1 = in none
     # counts of the whole run
     "env_steps": ("int64", ()),
     "updates": ("int64", ()),
@@ -47,6 +47,7 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "age": ("int64", (RECENT,)),
     "losses": ("int64", ()),
     "loss_sum": ("float64", ()),
+    "entropy_sum": ("float64", ()),
     "queue": ("int64", ()),
     "answers": ("int64", ()),  # questions to the policy, and how long the answers took
     "answer_s": ("float64", ()),
@@ -147,9 +148,10 @@ class Page:
         self.row["answers"] += 1
         self.row["answer_s"] += seconds
 
-    def loss(self, total: float, count: int) -> None:
-        """Losses of some updates."""
+    def loss(self, total: float, count: int, entropy: float = 0.0) -> None:
+        """Losses of some updates, and the policy's entropies in them."""
         self.row["loss_sum"] += total
+        self.row["entropy_sum"] += entropy
         self.row["losses"] += count
 
 

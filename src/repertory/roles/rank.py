@@ -136,7 +136,7 @@ class Rank:
     def _conclude(self, sample: Any, learned: Learned) -> None:
         self.page.count("gradients")
         self.page.lag(self.version - 1 - sample.version.astype(np.int64))
-        self.page.loss(float(learned.loss), 1)
+        self.page.loss(float(learned.loss), 1, float(learned.entropy))
         weights = np.asarray(self.learned.weights)
         self.checksums[self.version % self.checksums.shape[0]] = (self.version, zlib.crc32(weights.tobytes()))
         self.weights.publish(self.version, weights)
@@ -151,6 +151,8 @@ class Rank:
 
     def settle(self) -> None:
         """All stand at the same update, nobody is left waiting, and the state goes into the safe."""
+        if self._settled:  # it has slept through the time since the last pause, in which others may have gone on
+            self.collective.reconvene()
         if self._waiting is not None:
             self._update_together()  # others may have made it already
         if not self.collective.adjourned:

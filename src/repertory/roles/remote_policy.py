@@ -28,6 +28,9 @@ class Desk(Protocol):
     def answer(self, asker: int) -> tuple[NDArray[Any], NDArray[np.float32], int] | None:
         """Actions, what is kept beside them, and the version of the weights; None while there is no answer."""
 
+    def version(self, asker: int) -> int:
+        """Of the weights behind the last answer."""
+
 
 class RemotePolicy:
     """One asker's questions; `server` says who is to answer the next one."""
@@ -36,13 +39,14 @@ class RemotePolicy:
 
     def __init__(self, desk: Desk, asker: int, environments: int, page: Page, server: Callable[[], int]) -> None:
         self.desk, self.asker, self.page, self.server = desk, asker, page, server
-        self.version = -1
+        self.version = 0
         self._first = np.ones(environments, bool)
         self._kept: NDArray[np.float32] | None = None
         self._asked_at = 0.0
 
     def pull(self) -> None:
-        """The server has the weights."""
+        """The server has the weights; random actions name the version of its last answer."""
+        self.version = self.desk.version(self.asker)
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Ask for actions."""

@@ -58,12 +58,18 @@ class UnrollBatches:
 
     def _fresh_enough(self, ready: Any) -> Any:
         lag = self.page.updates - self.unrolls.arrays["version"][ready, : self.unrolls.rows].min(axis=1)
-        stale = ready[lag > self.most_lag]
+        self._drop(ready[lag > self.most_lag])
+        return ready[lag <= self.most_lag]
+
+    def _drop(self, stale: Any) -> None:
         if len(stale):
             self.unrolls.free(stale)
             self.page.count("dropped_stale", len(stale))
             self.ring()
-        return ready[lag <= self.most_lag]
+
+    def skip(self) -> None:
+        """What waits is dropped: nobody has the weights any more that it was played with."""
+        self._drop(self.unrolls.ready(self.reader))
 
     def ahead(self) -> None:
         """What comes next is not finished yet."""

@@ -172,6 +172,7 @@ def check(options: RunOptions) -> RunOptions:
         raise UserError(f"--network.hidden needs widths above 0, not {options.network.hidden}")
     if critic != (options.agent_name in CRITIC_AGENTS):
         raise UserError(f"these options are not for agent {options.agent_name!r}; give its name when they are made")
+    _check_numbers(options)
     if critic:
         _check_critics(options)
     else:
@@ -192,6 +193,23 @@ def _check_critics(options: RunOptions) -> None:
         return  # refused later, with what to choose instead
     if options.network.core and options.network.separate:
         raise UserError("--network.core and --network.separate exclude each other: both would want the last layers")
+    if company.groups > 1 and topologies.find(options.topology).has("thread"):
+        raise UserError(
+            f"--company.groups {company.groups} is for actors that ask a server, not for {options.topology!r}"
+        )
+    alone = topologies.find(options.topology).has("learner") and company.learners == 1
+    if options.agent.updates_per_batch > 1 and not alone:  # type: ignore[attr-defined]
+        raise UserError("--agent.epochs and --agent.minibatches above 1 need one learner, who alone makes the updates")
+    if options.agent.minibatches > options.agent.batch_unrolls:  # type: ignore[attr-defined]
+        raise UserError(
+            f"--agent.minibatches {options.agent.minibatches} is more than "  # type: ignore[attr-defined]
+            f"--agent.batch-unrolls {options.agent.batch_unrolls}"  # type: ignore[attr-defined]
+        )
+
+
+def _check_numbers(options: RunOptions) -> None:
+    """How many there may be of roles that only one topology has several of."""
+    company = options.company
     if company.adjust_from:
         most = (company.predictors, company.trainers, options.actors)
         fits = len(company.adjust_from) == 3 and all(
@@ -231,11 +249,20 @@ def _check_agent(agent: QLearningOptions) -> None:
 def _check_company(options: RunOptions) -> None:
     """Pairs of topology and options that make no sense together."""
     agent, company, topology = options.agent, options.company, topologies.find(options.topology)
+    if options.network.core or options.network.separate:
+        raise UserError("--network.core and --network.separate are for actor-critic agents: a3c, impala, appo")
     gradients = not topology.has("learner")
     if options.topology != "single" and not agent.replay and not topology.has("thread"):
         raise UserError(
             f"topology {options.topology!r} learns from a memory; for learning without one choose "
             "--topology hogwild, or single"
+        )
+    if company.groups > 1:
+        raise UserError(f"--company.groups {company.groups} is for agents that learn from unrolls: impala, appo, a3c")
+    if agent.noisy and topology.has("inference"):
+        raise UserError(
+            f"topology {options.topology!r} answers without noise, so noisy networks would not explore; choose "
+            "--topology collectors, or --agent.no-noisy"
         )
     if gradients and agent.noisy:
         raise UserError(
@@ -292,7 +319,10 @@ def _fair_threads(options: RunOptions) -> int:
     cores = usable_cores()
     if options.engine == "inline":
         return cores
-    return max(1, cores - 1 if topologies.find(options.topology).has("learner") else cores // options.actors)
+    topology, company = topologies.find(options.topology), options.company
+    if topology.has("learner"):
+        return max(1, (cores - 1) // (company.learners if "learner" in topology.together else 1))
+    return max(1, cores // (company.trainers if topology.has("trainer") else options.actors))
 
 
 def _without_memory(options: RunOptions, agent: QLearningOptions) -> QLearningOptions:

@@ -48,7 +48,7 @@ _CARTPOLE_CRITIC: Mapping[str, Any] = {
         "unroll": 16,
         "batch_unrolls": 16,
         "learning_rate": 1e-3,
-        "learning_rate_steps": 300_000,
+        "learning_rate_steps": 600_000,
         "reduction": "mean",
         "optimizer": "adam",
         "optimizer_epsilon": 1e-5,
@@ -270,7 +270,8 @@ def find_preset(environment: str) -> Preset:
     for preset in PRESETS:
         if name.startswith(preset.prefix):
             return preset
-    return Preset("", "no preset: the defaults of the options")
+    several = {"envs_per_actor": 8}  # else the default batch of unrolls would never come together
+    return Preset("", "no preset: the defaults of the options", critic=several)
 
 
 AGENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -50,11 +50,14 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
 
 
 def check_memory(plan: Plan) -> None:
-    """Refuse a replay that the machine can't hold."""
-    if plan.unrolled:
-        return
+    """Refuse a replay, or unrolls, that the machine can't hold."""
     available = psutil.virtual_memory().available
-    if plan.replay_bytes > available:
+    if plan.unrolled and plan.unroll_bytes > available:
+        raise UserError(
+            f"{plan.writers * plan.slots_per_writer:,} slots of unrolls need {gigabytes(plan.unroll_bytes)}, but "
+            f"{gigabytes(available)} of memory is free; lower --company.queue, --agent.unroll or --envs-per-actor"
+        )
+    if not plan.unrolled and plan.replay_bytes > available:
         raise UserError(
             f"a replay of {plan.q.replay_capacity:,} steps needs {gigabytes(plan.replay_bytes)}, but "
             f"{gigabytes(available)} of memory is free; lower --agent.replay-capacity"
@@ -81,6 +84,8 @@ def _check_unrolls(plan: Plan) -> None:
     if plan.topology.has("thread"):
         return
     slots = plan.writers * plan.slots_per_writer // plan.readers
+    if plan.topology.has("learner"):  # each has actors of its own, and some have fewer
+        slots = plan.writers // plan.readers * plan.slots_per_writer
     if plan.batch_slots > slots:
         raise UserError(
             f"--agent.batch-unrolls {each} is more than the {slots * plan.envs_per_group} unrolls that a learner's "
