@@ -1,8 +1,9 @@
 """Harm to companies and to their drivers: every role of every topology, at seeded moments; writes one row for each.
 
-    python benchmarks/faults.py                  # all of it, about 25 minutes
+    python benchmarks/faults.py                  # all but the last, about 30 minutes
     python benchmarks/faults.py --signals 0      # only faults of members
     python benchmarks/faults.py --rounds 0       # only signals to drivers
+    python benchmarks/faults.py --unrolls --rounds 1 --signals 0   # what learns from unrolls, into a file of its own
 
 The faults and what is checked after them: tests/faults.py, tests/drivers.py. The file is written after each run; what
 was recorded of the part that is left out stays in it. A signal that came when the driver had ended is sent to another.
@@ -26,10 +27,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from drivers import STAGES, Driver, await_stage, expected_codes, go_on, resume_problems
-from faults import ROLES, Harm, Outcome, plan_faults, run_faults
+from faults import SETTINGS, UNROLLED, Harm, Outcome, plan_faults, run_faults
 
-RESULTS = Path(__file__).parent / "results/faults.json"
-KINDS = ("exception", "kill", "stop")
+RESULTS = Path(__file__).parent / "results"
+KINDS, OF_UNROLLS = ("exception", "kill", "stop"), ("exception", "kill", "stop", "hang")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ATTEMPTS = 5
 
@@ -39,20 +40,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2, help="each fault so often to each role of each topology")
     parser.add_argument("--signals", type=int, default=20, help="each signal so often to a driver")
-    parser.add_argument("--topologies", nargs="*", default=list(ROLES))
+    parser.add_argument("--unrolls", action="store_true", help="companies that learn from unrolls, and those alone")
+    parser.add_argument("--settings", nargs="*", help="companies by name, see tests/faults.py; by default all")
     options = parser.parse_args()
-    record = Record(keep_faults=options.rounds == 0, keep_signals=options.signals == 0)
+    names = options.settings or [name for name in SETTINGS if (name in UNROLLED) == options.unrolls]
+    kinds, file = (OF_UNROLLS, "faults_unrolls.json") if options.unrolls else (KINDS, "faults.json")
+    record = Record(RESULTS / file, keep_faults=options.rounds == 0, keep_signals=options.signals == 0)
     for number in range(options.rounds):
-        for index, topology in enumerate(options.topologies):
+        for index, name in enumerate(names):
             with tempfile.TemporaryDirectory() as place:
                 seed = 100 * number + index
-                record.add_faults(
-                    run_faults(topology, plan_faults(topology, KINDS, seed), Path(place), seed=seed), seed
-                )
+                record.add_faults(run_faults(name, plan_faults(name, kinds, seed), Path(place), seed=seed), seed)
+    topologies = list(dict.fromkeys(SETTINGS[name].topology for name in names))
     for index in range(options.signals * len(SIGNALS)):
         for attempt in range(ATTEMPTS):
             with tempfile.TemporaryDirectory() as place:
-                row = signal_driver(Path(place), index, attempt, options.topologies)
+                row = signal_driver(Path(place), index, attempt, topologies)
             if row["delivered"]:
                 break
         record.add_signal(row)
@@ -63,8 +66,9 @@ def main() -> None:
 class Record:
     """All rows so far, in a file."""
 
-    def __init__(self, *, keep_faults: bool, keep_signals: bool) -> None:
-        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    def __init__(self, path: Path, *, keep_faults: bool, keep_signals: bool) -> None:
+        self.path = path
+        before = json.loads(path.read_text()) if path.exists() else {}
         self.rows: list[dict[str, Any]] = before.get("faults", []) if keep_faults else []
         self.runs: list[dict[str, Any]] = before.get("runs", []) if keep_faults else []
         self.signals: list[dict[str, Any]] = before.get("signals", []) if keep_signals else []
@@ -94,7 +98,7 @@ class Record:
     def _write(self, newest: dict[str, Any]) -> None:
         print(json.dumps(newest), flush=True)
         everything = {"summary": self.summary(), "runs": self.runs, "faults": self.rows, "signals": self.signals}
-        RESULTS.write_text(json.dumps(everything, indent=1) + "\n")
+        self.path.write_text(json.dumps(everything, indent=1) + "\n")
 
     def summary(self) -> dict[str, Any]:
         """How many of what, and how many failed."""

@@ -101,3 +101,30 @@ def entropy(π: Sequence[float]) -> float:
 def clipped(ratio: float, A: float, ε: float) -> float:
     """PPO's surrogate (Schulman et al. 2017, equation 7), with the range 1/(1 + ε) to 1 + ε (Petrenko et al. 2020)."""
     return min(ratio * A, min(max(ratio, 1 / (1 + ε)), 1 + ε) * A)
+
+
+def recurrent_network(θ: Any, x: Floats, first: NDArray[np.bool_], state: Floats) -> Floats:
+    """Outputs `[rows, unrolls, ...]` of one hidden layer, an LSTM and a head; `state` is the cell beside the output.
+
+    i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b), c' = f c + i g, h' = o tanh(c') (Hochreiter & Schmidhuber 1997,
+    with the forget gate of Gers et al. 2000).
+    """
+
+    def linear(layer: Any, z: Floats) -> Floats:
+        y = z @ np.asarray(layer["kernel"], float)
+        return y + np.asarray(layer["bias"], float) if "bias" in layer else y
+
+    def sigmoid(z: Floats) -> Floats:
+        return 1 / (1 + np.exp(-z))
+
+    inner, cell, outputs = θ["inner"], θ["cell"], []
+    c, h = np.split(state.astype(float), 2, axis=-1)
+    for x_t, begins in zip(x.astype(float), first, strict=True):
+        c, h = (np.where(begins[:, None], 0.0, z) for z in (c, h))
+        hidden = np.maximum(linear(inner["Dense_0"], x_t), 0.0)
+        seen = np.maximum(linear(inner["Dense_1"], hidden), 0.0)
+        gates = {gate: linear(cell[f"i{gate}"], seen) + linear(cell[f"h{gate}"], h) for gate in "ifgo"}
+        c = sigmoid(gates["f"]) * c + sigmoid(gates["i"]) * np.tanh(gates["g"])
+        h = sigmoid(gates["o"]) * np.tanh(c)
+        outputs.append(linear(θ["head"], h))
+    return np.stack(outputs)

@@ -17,18 +17,21 @@ import psutil
 from commands import env_steps, result, rows, until, words
 from repertory.engines import make_engine
 from repertory.runs import checkpoint
-from repertory.runs.config import from_dict
+from repertory.runs.config import CRITIC_AGENTS, from_dict
 from repertory.runs.directory import RunDirectory
+from repertory.runs.presets import choose_agent
 from repertory.runs.staging import stage
 
 GONE_S = 10.0
 """So long after the driver's end nothing of it may be left."""
 LONG = 10**7
 STAGES = ("start-up", "training", "saving", "evaluation", "ending")
-OPTIONS = words(
-    "--actors 2 --envs-per-actor 1 --network.hidden 16 16 --agent.batch-size 16 --agent.learning-starts 200 "
-    "--agent.replay-ratio 4 --agent.replay-capacity 4000 --log-every 50 --quiet --name run"
+OPTIONS = words("--actors 2 --network.hidden 16 16 --log-every 50 --quiet --name run")
+OF_MEMORY = words(
+    "--envs-per-actor 1 --agent.batch-size 16 --agent.learning-starts 200 --agent.replay-ratio 4 "
+    "--agent.replay-capacity 4000"
 )
+OF_UNROLLS = words("--envs-per-actor 2 --agent.unroll 8 --agent.batch-unrolls 2")
 OF_STAGE = {
     "start-up": f"--env-steps {LONG}",
     "training": f"--env-steps {LONG} --eval-every {LONG} --checkpoint-every 1000",
@@ -52,7 +55,8 @@ class Driver:
     @classmethod
     def train(cls, place: Path, topology: str, at: str) -> Driver:
         """A run that will be at a stage for a while."""
-        return cls(place, "train", "CartPole-v1", "--topology", topology, *OPTIONS, *words(OF_STAGE[at]))
+        own = OF_UNROLLS if choose_agent(topology) in CRITIC_AGENTS else OF_MEMORY
+        return cls(place, "train", "CartPole-v1", "--topology", topology, *OPTIONS, *own, *words(OF_STAGE[at]))
 
     def signal(self, number: int, *, group: bool = False) -> bool:
         """To the driver alone, or to everybody, as a terminal does; whether there was still a driver to hear it."""
@@ -151,6 +155,11 @@ def resume_problems(place: Path) -> list[str]:
     for name, array in saved["learner"]["learned"].items():
         if not np.array_equal(array, loaded["learner"]["learned"][name]):
             problems.append(f"learner/{name} differs")
+    return problems if plan.unrolled else problems + _lane_problems(saved, loaded)
+
+
+def _lane_problems(saved: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
+    problems = []
     running = saved["lanes"]["head"] > saved["lanes"]["start"]
     if not np.array_equal(saved["lanes"]["head"] + running, loaded["lanes"]["head"]):
         problems.append("the lanes' heads differ, but for the episodes that were cut")
@@ -176,17 +185,19 @@ def go_on(place: Path) -> list[str]:
         return [f"resume ended with {code}: {driver.said()[-400:]}"]
     after, went = result(run), rows(run)
     problems = [f"left behind: {one}" for one in left]
-    if not total <= after["env_steps"] <= total + 2 or after["status"] != "completed":
+    _, plan, _ = stage(from_dict(RunDirectory.open(run, place / "runs").read_config()))
+    if not total <= after["env_steps"] <= total + plan.environments or after["status"] != "completed":
         problems.append(f"resume came to {after['env_steps']} env steps of {total}: {after['status']}")
     if after["updates"] < stopped["updates"] or after["resumes"] != 1:
         problems.append(f"updates went back from {stopped['updates']} to {after['updates']}")
     if [row["env_steps"] for row in went] != sorted(row["env_steps"] for row in went):
         problems.append("metrics go back in time")
-    _, plan, _ = stage(from_dict(RunDirectory.open(run, place / "runs").read_config()))
+    if stopped.get("status") == "interrupted" and before not in went:
+        problems.append("the last row before the signal is gone")
+    if plan.unrolled:
+        return problems
     most, least = (np.mean([plan.epsilon(s, rank) for rank in range(2)]) for s in (stopped["env_steps"], total + 2))
     later = [row["epsilon"] for row in went if row["env_steps"] > before["env_steps"] and row["env_steps"] <= total + 2]
     if not later or min(later) < least - 1e-5 or later[-1] > most + 1e-5:
         problems.append(f"ε went on with {later}, not between {least} and {most}")
-    if stopped.get("status") == "interrupted" and before not in went:
-        problems.append("the last row before the signal is gone")
     return problems

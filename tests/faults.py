@@ -49,6 +49,7 @@ class Setting:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+HEARTBEAT_S = 3.0
 MEMORY = ("collector", "memory", "learner", "evaluator")
 CENTRAL = ("actor", "inference", "learner", "evaluator")
 SETTINGS = {
@@ -66,7 +67,9 @@ SETTINGS = {
         {"company": {"adjust_from": (2, 2, 2), "adjust_s": 1.0}},
     ),
     "impala": Setting("impala", ("actor", "learner", "evaluator"), "impala"),
-    "impala-2-learners": Setting("impala", ("actor", "learner"), "impala", {"company": {"learners": 2}}),
+    "impala-2-learners": Setting(
+        "impala", ("actor", "learner"), "impala", {"company": {"learners": 2, "heartbeat_s": 2 * HEARTBEAT_S}}
+    ),
     "seed_rl": Setting("seed_rl", CENTRAL, "impala", {"network": {"core": 8}}),
     "seed_rl-dqn": Setting("seed_rl", CENTRAL[:3]),
     "sample_factory": Setting(
@@ -96,7 +99,6 @@ NAMED = {
 """What the event must say, and its trace."""
 FAULT_S = 90.0
 """A fault that is not repaired after so long has ended the run."""
-HEARTBEAT_S = 3.0
 STEPS_A_FAULT = 1000
 SLOW_US, SLOWER_US = 1_500, 30_000
 COMPANY = {
@@ -383,6 +385,7 @@ def count_problems(engine: Any, lost: int, restarts: int) -> list[str]:
     learned = (int(unrolls.freed.sum()) - int(ledger["dropped_stale"].sum())) // plan.batch_slots
     learned //= plan.ranks if plan.company.learners > 1 else 1
     most = (learned + restarts) * plan.critic.updates_per_batch
+    most *= plan.batch_slots if plan.company.adjust_from else 1  # who is no longer at work takes less at once
     fewest = learned * plan.critic.updates_per_batch - lost - 20 * restarts
     if not fewest - 1 <= page.updates <= most + 1:
         problems.append(f"{page.updates} updates of {learned} batches, {lost} seen lost")
@@ -412,12 +415,14 @@ def cut_problems(stage: Stage, cut: NDArray[np.int64]) -> list[str]:
 
 def experience_problems(stage: Stage, *, live: bool = False) -> list[str]:
     """Walks every lane, or every slot that is ready: whole episodes that follow CartPole's physics."""
-    if not stage.plan.unrolled:
-        found = ((f"lane {lane}", lane_problems(stage, lane, live=live)) for lane in range(stage.lanes.count))
-    else:
+    if stage.plan.unrolled:
         found = ((f"slot {slot}", slot_problems(stage, slot)) for slot in range(stage.unrolls.count))
-    problems = [f"{where}: {problem}" for where, all_of_it in found for problem in all_of_it]
-    return problems + (census_problems(stage) if stage.plan.unrolled and not live else [])
+        others = [] if live else census_problems(stage)
+    else:
+        found = ((f"lane {lane}", lane_problems(stage, lane, live=live)) for lane in range(stage.lanes.count))
+        few = not live and stage.lanes.head.sum() < 200
+        others = [f"only {stage.lanes.head} slots"] if few else []
+    return [f"{where}: {problem}" for where, problems in found for problem in problems] + others
 
 
 def census_problems(stage: Stage) -> list[str]:
@@ -436,8 +441,8 @@ def census_problems(stage: Stage) -> list[str]:
         problems.append(f"rows beyond the last: {unrolls.arrays['progress']}")
     if not np.isin(unrolls.arrays["reader"][unrolls.ready()], range(plan.actors + plan.readers)).all():
         problems.append(f"slots for readers {unrolls.arrays['reader']}")
-    if (filled == 0).any() and not plan.company.adjust_from:
-        problems.append(f"slots that were never filled: {filled.tolist()}")
+    if filled.max() < 3 or ((filled == 0) & (filled.sum(axis=1) > 10)[:, None]).any():
+        problems.append(f"slots that are hardly ever filled: {filled.tolist()}")
     return problems
 
 
@@ -511,8 +516,6 @@ def lane_problems(stage: Stage, lane: int, *, live: bool = False) -> list[str]:
         return found
     if not start <= head or (head > start and int(lanes.age[lane, start % lanes.length]) != 0):
         found.append(f"start {start} and head {head} do not fit")
-    if len(slots) < min(100, lanes.length - 2):
-        found.append(f"only {len(slots)} slots")
     if "priorities" in stage.arrays and stage.plan.topology.has("memory"):
         kept = stage.arrays["priorities"][0][lane * lanes.length + at]
         old = slots < head - 200  # the newest are not yet in the tree

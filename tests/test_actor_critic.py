@@ -248,7 +248,7 @@ def test_loss_and_entropy_are_the_papers(options: ActorCriticOptions) -> None:
         assert (ratio < 1 / (1 + options.ratio_clip)).any()
     targets = twin_targets(options, batch, now.V, ratio)
     np.testing.assert_allclose(learned.loss, twin_loss(options, batch, now, targets), rtol=1e-4)
-    np.testing.assert_allclose(learned.priority, np.mean([now.entropy[at] for at in targets]), rtol=1e-5)
+    np.testing.assert_allclose(learned.entropy, np.mean([now.entropy[at] for at in targets]), rtol=1e-5)
 
 
 @each_member
@@ -309,7 +309,7 @@ def test_rows_without_a_step_change_nothing(options: ActorCriticOptions) -> None
     )
     found, same = agent.gradient(θ, None, changed, None)
     np.testing.assert_array_equal(found, want)
-    assert (same.loss, same.priority) == (learned.loss, learned.priority)
+    assert (same.loss, same.entropy) == (learned.loss, learned.entropy)
 
 
 @each_member
@@ -355,9 +355,9 @@ def test_entropy_is_worth_its_weight(options: ActorCriticOptions) -> None:
 
     (none, without), (some, with_it) = of(0.0), of(0.5)
     steps = batch.weight.sum() if options.reduction == "sum" else 1.0
-    np.testing.assert_allclose(without.loss - with_it.loss, 0.5 * steps * without.priority, rtol=1e-3)
+    np.testing.assert_allclose(without.loss - with_it.loss, 0.5 * steps * without.entropy, rtol=1e-3)
     broader = θ - 0.01 * (some - none) / np.linalg.norm(some - none)
-    assert agent.gradient(broader, None, batch, None)[1].priority > without.priority
+    assert agent.gradient(broader, None, batch, None)[1].entropy > without.entropy
 
 
 def test_illegal_actions_never_get_probability() -> None:
@@ -391,7 +391,7 @@ def test_an_action_that_is_never_legal_is_not_learned_about(options: ActorCritic
     assert last["bias"][2] == 0.0
     assert np.abs(last["bias"][:2]).min() > 0
     assert np.isfinite(learned.loss)
-    assert learned.priority <= math.log(ACTIONS - 1)
+    assert learned.entropy <= math.log(ACTIONS - 1)
 
 
 # The recurrent core.
@@ -419,6 +419,14 @@ def played_through(batch: Rollout, rows: slice = slice(None), core: Any = None) 
     θ = weights_of(agent_of(IMPALA, LSTM))
     state, outputs = compiled_pass()(θ, batch.observation[rows], start, batch.first[rows])
     return np.asarray(state), np.asarray(outputs)
+
+
+def test_what_goes_through_time_is_an_lstm() -> None:
+    batch, agent = make_batch(core=8), agent_of(IMPALA, LSTM)
+    _, outputs = played_through(batch)
+    tree = agent.layout.unravel(weights_of(agent))
+    want = critic_twins.recurrent_network(tree, batch.observation, batch.first, batch.core)
+    np.testing.assert_allclose(outputs, want, rtol=1e-4, atol=1e-5)
 
 
 def test_an_unroll_cut_in_two_is_the_same_with_the_state_carried_over() -> None:
@@ -479,7 +487,7 @@ def test_slices_of_other_sizes_add_up_to_the_gradient_at_once() -> None:
     found, sliced = gradient_in_slices(model, agent.layout, loss, 3)(θ, None, batch, None)
     np.testing.assert_allclose(found, want + θ, rtol=1e-4, atol=1e-5 * np.abs(want).max())
     np.testing.assert_allclose(sliced.loss, learned.loss + 0.5 * θ @ θ, rtol=1e-4)
-    np.testing.assert_allclose(sliced.priority, learned.priority, rtol=1e-4)
+    np.testing.assert_allclose(sliced.entropy, learned.entropy, rtol=1e-4)
     np.testing.assert_allclose(sliced.gradient_norm, np.linalg.norm(want + θ), rtol=1e-4)
 
 
@@ -507,7 +515,7 @@ def test_images_learned_from_in_slices_give_the_gradient_at_once() -> None:
         state.optimizer[0].mu / 0.1, want, **close
     )  # Adam's moment: a tenth of its first gradient
     for found in (learned, sliced):
-        np.testing.assert_allclose(found, [loss, entropy, np.linalg.norm(want)], rtol=1e-4)
+        np.testing.assert_allclose(found, [loss, 0.0, np.linalg.norm(want), entropy], rtol=1e-4)
     for name, layer in agent.layout.views(want).items():
         assert np.abs(layer).max() > 0, name
     assert int(state.updates) == 1
@@ -553,7 +561,7 @@ def test_every_epoch_uses_each_unroll_once(epochs: int, minibatches: int, unroll
         parts = improve.given[epoch * minibatches : (epoch + 1) * minibatches]
         assert sorted(number for part in parts for number in part) == list(range(unrolls))
         assert {len(part) for part in parts} <= {unrolls // minibatches, -(-unrolls // minibatches)}
-    np.testing.assert_allclose(learned, np.array([1, 2, 3]) * np.mean(range(1, updates + 1)))
+    np.testing.assert_allclose(learned, np.array([1, 2, 3, 4]) * np.mean(range(1, updates + 1)))
 
 
 def test_unrolls_come_in_another_order_in_every_epoch_and_batch_and_in_the_same_after_a_resume() -> None:
@@ -581,15 +589,18 @@ def test_a_batch_makes_its_updates_and_leaves_out_what_is_not_finite() -> None:
     assert (int(state.updates), int(state.skipped)) == (4, 0)
     assert np.isfinite([float(x) for x in learned]).all()
     assert not np.array_equal(state.weights, before)
+    weights = np.array(state.weights)
     batch = make_batch(columns)
     batch.reward[0, 0] = np.nan  # in one of the two minibatches of each epoch
-    state, _ = agent.learn(begin(agent), batch)
-    assert (int(state.updates), int(state.skipped)) == (4, 2)
+    state, _ = agent.learn(state, batch)
+    assert (int(state.updates), int(state.skipped)) == (8, 2)
     assert np.isfinite(state.weights).all()
-    assert not np.array_equal(state.weights, before)
-    assert np.isfinite(state.optimizer[0].mu).all()
+    assert not np.array_equal(state.weights, weights)
+    weights, moment = np.array(state.weights), np.array(state.optimizer[0].mu)
+    assert np.abs(moment).max() > 0
+    batch = make_batch(columns)
     batch.reward[:] = np.nan
-    state, _ = agent.learn(begin(agent), batch)
-    assert (int(state.updates), int(state.skipped)) == (4, 4)
-    np.testing.assert_array_equal(state.weights, before)
-    np.testing.assert_array_equal(state.optimizer[0].mu, 0.0)
+    state, _ = agent.learn(state, batch)
+    assert (int(state.updates), int(state.skipped)) == (12, 6)
+    np.testing.assert_array_equal(state.weights, weights)
+    np.testing.assert_array_equal(state.optimizer[0].mu, moment)

@@ -17,7 +17,17 @@ import pytest
 from commands import Command, result, words
 from repertory import cli
 from repertory.runs import checkpoint
-from repertory.runs.config import NOT_NEGATIVE, SHARES, RunOptions, flag, names_of, value_of
+from repertory.runs.config import (
+    NOT_NEGATIVE,
+    NOT_NEGATIVE_OF_CRITICS,
+    SHARES,
+    SHARES_OF_CRITICS,
+    CriticRunOptions,
+    RunOptions,
+    flag,
+    names_of,
+    value_of,
+)
 from repertory.runs.player import load_player
 
 SHORT = words(
@@ -195,6 +205,59 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --agent rainbow --topology gorila", "sends gradients of one vector"),
         ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
         ("train CartPole-v1 --topology single --engine processes", "does not run on engine 'processes'"),
+        ("train CartPole-v1 --agent a3c --topology collectors", "topology 'collectors' does not train agent 'a3c'"),
+        ("train CartPole-v1 --agent dqn --topology impala", "topology 'impala' does not train agent 'dqn'"),
+        ("train CartPole-v1 --agent appo --topology a3c", "topology 'a3c' does not train agent 'appo'"),
+        ("train CartPole-v1 --agent appo --topology ga3c", "topology 'ga3c' does not train agent 'appo'"),
+        ("train CartPole-v1 --agent a3c --topology seed_rl", "topology 'seed_rl' does not train agent 'a3c'"),
+        ("train CartPole-v1 --agent impala", "topology 'single' does not train agent 'impala'"),
+        ("train CartPole-v1 --topology impla", "unknown topology 'impla'; did you mean 'impala'?"),
+        ("train CartPole-v1 --topology impala --agent.unrol 8", "did you mean '--agent.unroll'?"),
+        ("train CartPole-v1 --topology impala --agent.batch-size 8", "unknown option --agent.batch-size"),
+        (
+            "train CartPole-v1 --topology sample_factory --envs-per-actor 3",
+            "--envs-per-actor 3 can't be cut into --company.groups 2 equal groups",
+        ),
+        (
+            "train CartPole-v1 --topology impala --agent.batch-unrolls 40",
+            "--agent.batch-unrolls 40 is more than the 32 unrolls that a learner's actors can finish",
+        ),
+        (
+            "train CartPole-v1 --topology impala --actors 3 --company.learners 2 --agent.batch-unrolls 24",
+            "--agent.batch-unrolls 24 is more than the 16 unrolls that a learner's actors can finish",
+        ),
+        (
+            "train CartPole-v1 --topology ga3c --company.adjust-from 1 1",
+            "--company.adjust-from takes predictors, trainers and agents to start with",
+        ),
+        (
+            "train CartPole-v1 --topology ga3c --company.adjust-from 1 3 1",
+            "each from 1 to how many there are (2, 2, 2)",
+        ),
+        (
+            "train CartPole-v1 --topology ga3c --company.adjust-from 1 1 0",
+            "each from 1 to how many there are (2, 2, 2)",
+        ),
+        ("train CartPole-v1 --topology impala --company.adjust-from 1 1 1", "is for --topology ga3c"),
+        ("train CartPole-v1 --topology collectors --company.adjust-from 1 1 1", "is for --topology ga3c"),
+        (
+            "train CartPole-v1 --topology impala --company.learners 3",
+            "--company.learners 3 needs --topology impala and at least as many actors, not 'impala' with 2",
+        ),
+        ("train CartPole-v1 --topology seed_rl --company.learners 2", "--company.learners 2 needs --topology impala"),
+        ("train CartPole-v1 --topology apex --company.learners 2", "--company.learners 2 needs --topology impala"),
+        (
+            "train CartPole-v1 --topology impala --agent appo --company.learners 2",
+            "--agent.epochs and --agent.minibatches above 1 need one learner",
+        ),
+        ("train CartPole-v1 --topology ga3c --agent.epochs 2", "need one learner, who alone makes the updates"),
+        ("train CartPole-v1 --topology a3c --company.groups 2", "--company.groups 2 is for actors that ask a server"),
+        (
+            "train CartPole-v1 --topology seed_rl --agent dqn --company.groups 2",
+            "--company.groups 2 is for agents that learn from unrolls",
+        ),
+        ("train CartPole-v1 --topology seed_rl --agent dqn --agent.noisy", "noisy networks would not explore"),
+        ("train CartPole-v1 --topology impala --network.core 4 --network.separate", "exclude each other"),
         ("resume absent", "there is no run 'absent'; there are no runs in runs"),
         ("evaluate absent", "there is no run 'absent'; there are no runs in runs"),
     ],
@@ -221,6 +284,20 @@ def test_number_out_of_range_is_refused(capsys: pytest.CaptureFixture[str], name
         if name not in allowed:
             sentence = refusal(capsys, "train", "CartPole-v1", "--dry-run", flag(name), value)
             assert sentence.startswith(flag(name)), sentence
+
+
+def test_number_of_an_actor_critic_agent_out_of_range_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    blank, may_be_zero = CriticRunOptions("CartPole-v1"), {*NOT_NEGATIVE_OF_CRITICS, *SHARES_OF_CRITICS}
+    numbers = [name for name in names_of(CriticRunOptions) if type(value_of(blank, name)) in (int, float)]
+    own = [name for name in numbers if name.startswith("agent.")]
+    assert len(own) > 15
+    for name in own:
+        for value in (-1, 0):
+            if value < 0 or name not in may_be_zero:
+                sentence = refusal(
+                    capsys, "train", "CartPole-v1", "--topology", "impala", "--dry-run", flag(name), value
+                )
+                assert sentence.startswith(flag(name)), sentence
 
 
 @pytest.mark.parametrize(
@@ -403,6 +480,12 @@ def test_replay_larger_than_memory_is_refused_before_it_is_allocated(capsys: pyt
     assert "00 GB, but" in sentence
     assert after.rss - before.rss < 100e6
     assert after.vms - before.vms < 1e9
+
+
+def test_unrolls_larger_than_memory_are_refused_before_they_are_allocated(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = refusal(capsys, "train", "CartPole-v1", "--topology", "impala", "--company.queue", 10**9)
+    assert sentence.startswith("2,000,000,002 slots of unrolls need ")
+    assert "lower --company.queue" in sentence
 
 
 OFTEN = ["--log-every", "16", "--checkpoint-every", "300", "--json", "--name", "run"]

@@ -23,7 +23,10 @@ def drivers() -> Iterator[list[Driver]]:
         driver.end()
 
 
-@pytest.mark.parametrize(("topology", "at", "group"), [("gorila", "training", False), ("all_reduce", "saving", True)])
+@pytest.mark.parametrize(
+    ("topology", "at", "group"),
+    [("gorila", "training", False), ("all_reduce", "saving", True), ("sample_factory", "training", True)],
+)
 def test_interrupted_run_leaves_nobody_and_goes_on_where_it_was(
     tmp_path: Path, drivers: list[Driver], topology: str, at: str, group: bool
 ) -> None:

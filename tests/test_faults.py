@@ -12,7 +12,7 @@ import pytest
 
 import repertory
 from fault_environments import Control
-from faults import ENVIRONMENT, Fault, Outcome, Saboteur, lane_problems, run_faults
+from faults import ENVIRONMENT, Fault, Outcome, Saboteur, lane_problems, run_faults, slot_problems
 from repertory.engines.supervisor import CompanyFailed
 from repertory.experience.lanes import FINAL, TERMINATED, Lanes
 from repertory.experience.priorities import PriorityTree
@@ -76,6 +76,57 @@ def test_all_reduce_begins_together_after_faults_of_a_rank(tmp_path: Path) -> No
     assert all("rank" in harm.named for harm in outcome.harms)
 
 
+def test_a3c_survives_faults_of_its_threads(tmp_path: Path) -> None:
+    faults = [
+        Fault("thread", "kill", 0.3, rank=1),
+        Fault("thread", "exception", 0.1),
+        Fault("thread", "kill", "saving"),
+    ]
+    check(run_faults("a3c", faults, tmp_path))
+
+
+def test_ga3c_survives_faults_of_every_role(tmp_path: Path) -> None:
+    faults = [
+        Fault("trainer", "kill", 0.4, rank=1),
+        Fault("agent", "kill", "saving", rank=1),
+        Fault("predictor", "crash", 0.3, rank=1),
+        Fault("adjuster", "kill", 0.1),
+        Fault("agent", "exception", 0.2),
+    ]
+    check(run_faults("ga3c", faults, tmp_path))
+
+
+def test_impala_drops_half_unrolls_and_learns_from_whole_ones_through_faults(tmp_path: Path) -> None:
+    faults = [
+        Fault("actor", "kill", 0.4, rank=1),
+        Fault("learner", "kill", 0.3),
+        Fault("actor", "hang", 0.2),
+        Fault("learner", "crash", "saving"),
+    ]
+    check(run_faults("impala", faults, tmp_path))
+
+
+def test_learners_that_average_begin_together_after_faults_of_one(tmp_path: Path) -> None:
+    faults = [Fault("learner", "kill", 0.3, rank=1), Fault("actor", "kill", 0.2), Fault("learner", "kill", "saving")]
+    check(run_faults("impala-2-learners", faults, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["seed_rl", "seed_rl-dqn"])
+def test_central_inference_and_what_it_remembers_survive_faults(name: str, tmp_path: Path) -> None:
+    faults = [Fault("inference", "kill", 0.3), Fault("actor", "kill", 0.2, rank=1), Fault("learner", "kill", 0.2)]
+    check(run_faults(name, faults, tmp_path))
+
+
+def test_groups_of_environments_survive_faults_of_those_who_answer_and_play(tmp_path: Path) -> None:
+    faults = [
+        Fault("policy_worker", "kill", 0.3),
+        Fault("rollout_worker", "exception", 0.2, rank=1),
+        Fault("rollout_worker", "stop", 0.1),
+        Fault("learner", "kill", 0.3),
+    ]
+    check(run_faults("sample_factory", faults, tmp_path))
+
+
 def test_failing_environment_is_named_with_worker_seed_and_step_and_no_nan_is_learned(tmp_path: Path) -> None:
     kinds = ("exception", "nan observation", "nan reward", "hang")
     faults = [Fault("worker", kind, 0.2, rank=number % 2) for number, kind in enumerate(kinds)]
@@ -135,19 +186,24 @@ def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: 
     assert not [member for server in servers for member in server.children()]
 
 
-def test_fault_checks_see_a_stitched_episode(tmp_path: Path) -> None:
-    """The walk along the lanes must be able to fail: two episodes joined, an age skipped, a lost end."""
-    outcome_stage: list[Any] = []
+def stage_of(name: str, place: Path, **changes: Any) -> Any:
+    """What a run without faults leaves behind."""
+    found: list[Any] = []
 
     class Keeping(Saboteur):
         def check(self) -> None:
-            outcome_stage[:] = [self.engine.stage]
+            found[:] = [self.engine.stage]
             super().check()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("faults.Saboteur", Keeping)
-        check(run_faults("collectors", [], tmp_path))
-    stage = outcome_stage[0]
+        check(run_faults(name, [], place, **changes))
+    return found[0]
+
+
+def test_fault_checks_see_a_stitched_episode(tmp_path: Path) -> None:
+    """The walk along the lanes must be able to fail: two episodes joined, an age skipped, a lost end."""
+    stage = stage_of("collectors", tmp_path)
     lanes = stage.lanes
     assert lane_problems(stage, 0) == []
     before = {name: array.copy() for name, array in lanes.arrays.items()}
@@ -157,6 +213,29 @@ def test_fault_checks_see_a_stitched_episode(tmp_path: Path) -> None:
         lanes.arrays[name][0, at] = value
         assert lane_problems(stage, 0) != [], name
         lanes.arrays[name][...] = before[name]
+
+
+def test_fault_checks_see_a_stitched_unroll(tmp_path: Path) -> None:
+    """The same for slots; this learner waits for more than the actors have finished at the end, so some are ready."""
+    stage = stage_of("impala", tmp_path, agent={"unroll": 40, "batch_unrolls": 4})
+    arrays, slot = stage.unrolls.arrays, int(stage.unrolls.ready()[0])
+    assert slot_problems(stage, slot) == []
+    flags = arrays["flags"][slot, :, 0]
+    end = int(np.argmax(flags == TERMINATED))
+    assert flags[end : end + 2].tolist() == [TERMINATED, FINAL]
+    far = arrays["observation"][slot, end, 0] + 1
+    inner, over = (slot, end - 1, 0), (slot, end, 0)
+    spoils: list[tuple[str, tuple[int, int, int], Any]] = [
+        ("observation", inner, far), ("age", inner, 77), ("flags", inner, FINAL), ("flags", inner, TERMINATED),
+        ("flags", over, 0), ("flags", (slot, end + 1, 0), 0), ("reward", inner, 0), ("log_prob", inner, 0.1),
+        ("action", inner, 1 - arrays["action"][inner]), ("age", (slot, end + 2, 0), 5),
+    ]  # fmt: skip
+    for name, at, value in spoils:
+        before = arrays[name][at].copy()
+        arrays[name][at] = value
+        assert slot_problems(stage, slot) != [], (name, at, value)
+        arrays[name][at] = before
+    assert slot_problems(stage, slot) == []
 
 
 def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> None:

@@ -28,7 +28,7 @@ from repertory.experience.environments import make
 from repertory.experience.unrolls import Unrolls, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import PATH, Adjuster
-from repertory.roles.answers import Answer, Drawn, Greedy, Question, log_probabilities
+from repertory.roles.answers import Answer, Drawn, Question, log_probabilities
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import lesson
 from repertory.roles.ledger import Page, new_ledger
@@ -84,7 +84,7 @@ def everything_legal() -> NDArray[np.bool_]:
     return np.ones((ENVIRONMENTS, ACTIONS), bool)
 
 
-class Echo(Greedy):
+class Echo:
     """Answers with what it was asked, so that an answer that went astray shows."""
 
     def __init__(self) -> None:
@@ -239,6 +239,29 @@ def test_a_restarted_asker_gets_only_the_answer_to_its_own_question() -> None:
     assert found.tolist() == [8] * ENVIRONMENTS
     np.testing.assert_array_equal(desk.states(1)[:, 0], [8.0] * ENVIRONMENTS)
     assert not server.step()
+
+
+def test_an_asker_that_asks_anew_in_the_middle_of_an_answer_waits_for_its_own() -> None:
+    arrays = request_arrays(1, core=2)
+    desk = requests_of(arrays)
+    again = policy_of(desk, 0)
+
+    class Meanwhile(np.ndarray[Any, Any]):
+        """The last that is written of an answer before it counts."""
+
+        def __setitem__(self, key: Any, value: Any) -> None:
+            again.submit(np.full((ENVIRONMENTS, 3), 8, np.float32), everything_legal())
+            super().__setitem__(key, value)
+
+    policy_of(desk, 0).submit(np.full((ENVIRONMENTS, 3), 5, np.float32), everything_legal())
+    disturbed = requests_of({**arrays, "version": arrays["version"].view(Meanwhile)})
+    assert server_of(disturbed, core=2).step()
+    assert again.poll() is None
+    assert server_of(desk, core=2).step()
+    found = again.poll()
+    assert found is not None
+    assert found.tolist() == [8] * ENVIRONMENTS
+    np.testing.assert_array_equal(desk.states(0)[:, 0], [8.0] * ENVIRONMENTS)
 
 
 def test_an_answer_that_comes_too_late_displaces_no_newer_one() -> None:

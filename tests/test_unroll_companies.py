@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,9 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from commands import assert_same_state
-from companies import company, play, roles, small_plan
+from companies import company, play, roles, small_plan, turns
+from faults import SETTINGS, UNROLLED, experience_problems, run_faults
 from repertory.agents.agent import Agent, LearnerState, Rollout
-from repertory.engines.rehearsal import Rehearsal
+from repertory.engines.casting import Casting
+from repertory.engines.rehearsal import InlineCollective, Rehearsal
 from repertory.experience.unrolls import UnrollBatch, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.hogwild_worker import HogwildWorker
@@ -99,9 +102,11 @@ def test_resumed_company_goes_on_with_counters_and_weights(name: str) -> None:
         here = second.settle()
         for part in ("learner", "env_steps", "updates", "episodes"):
             assert_same_state(here[part], saved[part], part)
+        second.metrics()
         play(second)
-        ended = second.settle()
+        ended, told = second.settle(), second.metrics()
     assert ended["env_steps"] >= 1_500
+    assert name == "seed_rl-dqn" or 0 <= told["policy_lag_max"] <= 8, "versions went on, too"
     due = (ended["env_steps"] - saved["env_steps"]) / (ended["updates"] - saved["updates"])
     before = (saved["env_steps"] - 200 * (name == "seed_rl-dqn")) / saved["updates"]
     assert due == pytest.approx(before, rel=0.25), "env steps for each update, before and after"
@@ -158,9 +163,22 @@ def test_no_slot_is_lost_and_every_step_is_accounted_for(name: str) -> None:
         assert rehearsal.stage.ledger["dropped_unrolls"].sum() == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+def test_slot_that_waits_keeps_its_writer_from_no_other() -> None:
+    """Where unrolls are divided among several, a later one may be freed first."""
+    with closed_after(company("impala", {"queue": 2}, actors=1)) as rehearsal:
+        (actor,), unrolls = turns(rehearsal)["actor 0"], rehearsal.stage.unrolls
+        while actor.step():
+            pass
+        assert unrolls.census() == (0, 3, 0)
+        unrolls.free(np.array([1]))
+        assert actor.step()
+        assert writers_of(rehearsal)[0]._slot == 1
+        check_slots(rehearsal)
+
+
+@pytest.mark.parametrize("seed", range(2))
 def test_numbers_at_work_may_change_at_any_time_and_nobody_waits_for_ever(seed: int) -> None:
-    """A slot that waits for a trainer who gets no more must not keep its writer from the slots that are free."""
+    """Whoever is put off may hold slots, questions and half an unroll."""
     options, wishes = {"trainers": 2, "queue": 2}, {"actors": 2, "env_steps": 4_000, "seed": seed}
     with closed_after(company("ga3c", options, {"batch_unrolls": 6}, **wishes)) as rehearsal:
         chance, at_work = np.random.default_rng(seed), rehearsal.stage.at_work
@@ -303,8 +321,11 @@ def test_worker_takes_its_gradient_at_the_weights_that_acted(extra: Wishes) -> N
 
 @pytest.mark.parametrize("extra", [{}, LSTM], ids=["mlp", "lstm"])
 def test_two_learners_stay_equal_to_the_bit_and_make_the_update_of_their_mean_gradient(extra: Wishes) -> None:
-    """Equal but for the order of sums: weights are compared at 1e-4 of the largest step (see test_all_reduce)."""
-    agent_options = {"max_gradient_norm": 0.5, "optimizer": "adam", "optimizer_epsilon": 1.0}
+    """Equal but for the order of sums: weights are compared at 1e-4 of the largest step.
+
+    Adam's ε is 1, so that its steps grow with the gradient, and a sum in place of the mean would show.
+    """
+    agent_options = {"max_gradient_norm": 0.0, "optimizer": "adam", "optimizer_epsilon": 1.0}
     with closed_after(company("impala", {"learners": 2}, agent_options, **extra)) as rehearsal:
         first, second = roles(rehearsal, Rank)
         taken: list[list[tuple[int, UnrollBatch]]] = [[], []]
@@ -335,3 +356,93 @@ def test_two_learners_stay_equal_to_the_bit_and_make_the_update_of_their_mean_gr
         step = np.abs(np.asarray(after.weights) - seen[version].weights).max()
         assert step > 1e-6
         np.testing.assert_allclose(seen[version + 1].weights, after.weights, rtol=0, atol=1e-4 * step)
+
+
+# Whose members come and go, and whose processes are real.
+
+
+def test_thread_that_starts_again_drops_what_was_played_with_weights_that_are_gone() -> None:
+    with closed_after(company("a3c", actors=1)) as rehearsal:
+        stage = rehearsal.stage
+        actor, _ = turns(rehearsal)["thread 0"]
+        while not len(stage.unrolls.ready()):
+            actor.step()
+        casting = Casting(stage, InlineCollective(1).part)
+        for dropped in (1, 1):  # the second time nothing waits
+            for role in casting.build(stage.members[0]):
+                role.close()
+            assert len(stage.unrolls.ready()) == 0
+            assert int(stage.ledger["dropped_stale"].sum()) == dropped
+        assert int(stage.ledger["dropped_unrolls"].sum()) == 0
+
+
+def test_half_unroll_of_an_actor_that_starts_again_is_dropped_and_counted_once() -> None:
+    with closed_after(company("impala", actors=1)) as rehearsal:
+        stage = rehearsal.stage
+        (actor,) = turns(rehearsal)["actor 0"]
+        for _ in range(7):  # one is whole, of the next there are two steps
+            actor.step()
+        assert stage.unrolls.census() == (0, 1, 1)
+        casting = Casting(stage, InlineCollective(1).part)
+        (again,) = casting.build(stage.members[0])
+        assert stage.unrolls.census() == (1, 1, 0)
+        assert int(stage.ledger["dropped_unrolls"].sum()) == 1
+        for _ in range(5):
+            again.step()
+        again.close()
+        assert stage.unrolls.census() == (0, 2, 0)
+        assert experience_problems(stage, live=True) == []
+        assert int(stage.ledger["dropped_unrolls"].sum()) == 1
+
+
+def test_versions_of_shared_weights_are_counted_where_no_update_is_lost() -> None:
+    """Two who add 1 to one number at the same time may add it once; each one's own count is right."""
+    with closed_after(company("ga3c", env_steps=600)) as rehearsal:
+        play(rehearsal, 300)
+        store = rehearsal.stage.store()
+        store.live().updates[...] -= 3  # three that were lost
+        assert store.latest()[0] == rehearsal.counters.updates
+        rehearsal.metrics()
+        play(rehearsal)
+        assert rehearsal.metrics()["policy_lag_max"] <= 6
+
+
+def test_memory_behind_central_inference_keeps_the_replay_ratio_when_its_learner_starts_again() -> None:
+    with closed_after(company("seed_rl", of="dqn")) as rehearsal:
+        play(rehearsal, 900)
+        rehearsal.settle()
+        due = (rehearsal.counters.env_steps - 200) // 8
+        assert due - 2 <= rehearsal.counters.updates <= due
+        learner = next(member for member in rehearsal.stage.members if member.role == "learner")
+        (again,) = Casting(rehearsal.stage, InlineCollective(1).part).build(learner)
+        for _ in range(5):
+            again.step()
+        assert due - 2 <= rehearsal.counters.updates <= due, "it does not begin with the first one"
+        told = rehearsal.metrics()["replay_ratio"]
+        assert told == pytest.approx(8 * due / rehearsal.counters.env_steps, rel=0.05)
+
+
+def test_random_actions_of_an_actor_without_network_name_a_version_too() -> None:
+    with closed_after(company("seed_rl", of="dqn", env_steps=600)) as rehearsal:
+        play(rehearsal)
+        lanes, updates = rehearsal.stage.lanes, rehearsal.counters.updates
+        written = np.arange(lanes.length) < lanes.head[:, None]
+        assert (lanes.version[written] >= 0).all()
+        (again,) = Casting(rehearsal.stage, InlineCollective(1).part).build(rehearsal.stage.members[0])
+        assert updates - 10 <= again.policy.version <= updates, "the weights' that answered last"
+        again.close()
+
+
+def test_schedules_count_the_steps_of_all_learners() -> None:
+    alone, together = (small_plan("impala", {"learners": learners}) for learners in (1, 2))
+    assert (alone.steps_per_update, together.steps_per_update) == (20, 40)
+
+
+@pytest.mark.parametrize("name", UNROLLED)
+def test_run_in_processes_ends_with_right_counters_and_all_slots(name: str, tmp_path: Path) -> None:
+    changes = {"env_steps": 3_000, "company": {"heartbeat_s": 60.0, **SETTINGS[name].changes.get("company", {})}}
+    outcome = run_faults(name, [], tmp_path, **changes)
+    assert outcome.all_problems() == []
+    assert outcome.result["restarts"] == 0
+    assert outcome.result["updates"] > 60
+    assert len(outcome.result["evaluations"]) >= 1

@@ -39,6 +39,7 @@ def make_light(
     if set(layout.names) != names:
         return None
     scale = np.float32(1 / 255) if spec.parts[0].kind == "pixel" else None
+    planes_first, plain = spec.planes_first, len(spec.seen_shape) == 1 and spec.dtype == "float32"
     trunk = hidden - 1 if dueling else hidden
 
     def prepare(weights: Vector) -> LightValues:
@@ -46,8 +47,8 @@ def make_light(
         dense = [(cut[f"Dense_{index}/kernel"], cut[f"Dense_{index}/bias"]) for index in range(layers)]
 
         def values(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-            x = np.moveaxis(observation, 1, 3) if spec.planes_first else observation
-            if x.ndim != 2 or x.dtype != np.float32:
+            x = np.moveaxis(observation, 1, 3) if planes_first else observation
+            if not plain:
                 x = x.reshape(len(x), -1).astype(np.float32, copy=False)
             if scale is not None:
                 x = x * scale

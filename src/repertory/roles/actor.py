@@ -109,8 +109,11 @@ class Actor:
         if explores and not self.policy.valued:
             return random_actions(self.rng, 1, self.environments.spec.actions, self.mask)
         self.policy.submit(self.observation, self.mask)
-        self._waiting = np.array([explores])
-        return self._answer()
+        greedy = None if explores else self.policy.poll()
+        if greedy is None:
+            self._waiting = np.array([explores])
+            return self._answer()
+        return greedy
 
     def _store(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
         """Into the lanes: the steps taken, then the episodes begun."""
@@ -162,10 +165,11 @@ class Actor:
 
     def _account(self, result: Step) -> None:
         """Returns and lengths of episodes, as they end."""
-        self.lengths += result.stepped
         if result.quiet:
+            self.lengths += 1
             self.returns += result.reward
             return
+        self.lengths += result.stepped
         self.returns += result.reward * result.stepped
         ended = (result.terminated | result.truncated) & result.stepped
         if np.count_nonzero(ended):

@@ -107,6 +107,7 @@ PRESETS = (
                 "unroll": 20,
                 "batch_unrolls": 16,
                 "learning_rate": 1e-3,
+                "learning_rate_steps": 300_000,
                 "reduction": "mean",
                 "optimizer": "adam",
                 "optimizer_epsilon": 1e-5,
