@@ -16,7 +16,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ SETTINGS = {
 }
 UNROLLED = tuple(name for name, setting in SETTINGS.items() if setting.agent != "dqn" or name == "seed_rl-dqn")
 """Those whose actors write unrolls or ask for actions."""
-WRITING = ("thread", "agent", "actor", "rollout_worker")
+WRITING, READING = ("thread", "agent", "actor", "rollout_worker"), ("learner", "trainer")
 PLAYING = ("collector", "worker", "rank", *WRITING, "evaluator")
 SEVERAL = {*PLAYING, "predictor", "trainer"} - {"evaluator"}
 SIGNALS = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -99,6 +100,8 @@ NAMED = {
 """What the event must say, and its trace."""
 FAULT_S = 90.0
 """A fault that is not repaired after so long has ended the run."""
+HOLD_S = 0.1
+"""Time for an unroll or two of every actor."""
 STEPS_A_FAULT = 1000
 SLOW_US, SLOWER_US = 1_500, 30_000
 COMPANY = {
@@ -187,6 +190,8 @@ class Saboteur:
         self.supervisor = engine.supervisor
         self.harms: list[Harm] = []
         self.unprovoked: list[str] = []
+        self.problems: list[str] = []
+        self.walked = 0
         self.lost_updates = self._updates = 0
         self.cut = np.zeros(len(engine.stage.members), np.int64)
         self._free_since = math.inf
@@ -206,6 +211,7 @@ class Saboteur:
             self._await_repair(self._under_way)
         elif self._free_since == math.inf and self.supervisor.ready:
             self._free_since = time.monotonic()
+        self._walk()
         self._pace()
         self._expect_progress()
 
@@ -252,7 +258,8 @@ class Saboteur:
             stage, crew = self.engine.stage, self._watched(harm.fault).crew
             numbers = [number for member in crew for number in workers(stage, member)]
             harm.problems += _badly_named(harm.fault, named[0], numbers)
-            harm.problems += experience_problems(stage, live=True)  # before the place is overwritten
+            with self._readers_held():
+                harm.problems += experience_problems(stage, live=True)  # before the place is overwritten
             self.unprovoked += [
                 event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
             ]
@@ -260,6 +267,29 @@ class Saboteur:
         elif time.monotonic() - harm.began > FAULT_S:
             said = [event.sentence() for event in events]
             raise TimeoutError(f"{harm.fault} at {harm.env_steps} env steps was not repaired; events: {said}")
+
+    @contextmanager
+    def _readers_held(self) -> Iterator[None]:
+        """Nobody learns for a moment, so that the unrolls that were played right after a repair are there to look at."""
+        held = [one for one in self.supervisor.watched if self._unrolled and one.member.role in READING]
+        for one in held:
+            os.kill(one.process.pid, signal.SIGSTOP)
+        time.sleep(HOLD_S if held else 0.0)
+        try:
+            yield
+        finally:
+            for one in held:
+                os.kill(one.process.pid, signal.SIGCONT)
+
+    @property
+    def _unrolled(self) -> bool:
+        return bool(self.engine.plan.unrolled)
+
+    def _walk(self) -> None:
+        """Look at every unroll that is ready now."""
+        for slot in self.engine.stage.unrolls.ready().tolist() if self._unrolled else ():
+            self.walked += 1
+            self.problems += [f"slot {slot}: {problem}" for problem in slot_problems(self.engine.stage, slot)]
 
     def _expect_progress(self) -> None:
         """Faults are over, yet nobody does anything: then something was lost that somebody waits for."""
@@ -343,6 +373,8 @@ def _run_problems(outcome: Outcome, engine: Any, saboteur: Saboteur) -> list[str
     told = (outcome.directory.path / "events.jsonl").read_text() if done else ""
     problems += [f"events.jsonl does not say {harm.named!r}" for harm in done if harm.named not in told]
     if plan.unrolled:
+        problems += saboteur.problems[:10]
+        problems += [] if saboteur.walked else ["no unroll was ever looked at"]
         problems += count_problems(engine, saboteur.lost_updates, len(done))
         problems += cut_problems(engine.stage, saboteur.cut)
     else:

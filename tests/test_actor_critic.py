@@ -604,3 +604,12 @@ def test_a_batch_makes_its_updates_and_leaves_out_what_is_not_finite() -> None:
     assert (int(state.updates), int(state.skipped)) == (12, 6)
     np.testing.assert_array_equal(state.weights, weights)
     np.testing.assert_array_equal(state.optimizer[0].mu, moment)
+
+
+def test_returns_as_played_know_nothing_of_the_clips_of_vtrace() -> None:
+    batch, values = make_batch(), np.random.default_rng(5).normal(size=(ROWS + 1, len(COLUMNS))).astype(np.float32)
+    ratio = jnp.ones((ROWS, len(COLUMNS)))
+    plain = worth(A3C, jnp.asarray(values), ratio, batch)
+    clipped = worth(replace(A3C, rho_clip=0.5, c_clip=0.5), jnp.asarray(values), ratio, batch)
+    for one, other in zip(plain, clipped, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -102,11 +102,10 @@ def test_resumed_company_goes_on_with_counters_and_weights(name: str) -> None:
         here = second.settle()
         for part in ("learner", "env_steps", "updates", "episodes"):
             assert_same_state(here[part], saved[part], part)
-        second.metrics()
+        assert second.stage.weights()[0] == saved["updates"], "versions go on, too"
         play(second)
-        ended, told = second.settle(), second.metrics()
+        ended = second.settle()
     assert ended["env_steps"] >= 1_500
-    assert name == "seed_rl-dqn" or 0 <= told["policy_lag_max"] <= 8, "versions went on, too"
     due = (ended["env_steps"] - saved["env_steps"]) / (ended["updates"] - saved["updates"])
     before = (saved["env_steps"] - 200 * (name == "seed_rl-dqn")) / saved["updates"]
     assert due == pytest.approx(before, rel=0.25), "env steps for each update, before and after"

@@ -56,7 +56,7 @@ class ActorCriticOptions:
     c_clip: float = 1.0
     """V-trace's c̄: the largest weight with which later errors flow back."""
     trace: float = 1.0
-    """λ: 1 = returns as long as the unroll, 0 = one step."""
+    """λ: how far errors flow back; 1 = returns as long as the unroll, 0 = values are learned from one step."""
     ratio_clip: float = 0.0
     """PPO: the new probability may differ by the factor 1 + this from the old one; 0 = no clip."""
     epochs: int = 1
@@ -247,15 +247,17 @@ def worth(
         estimate = jax.vmap(rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1)
         advantage = estimate(reward, discount, options.trace * follows, values)
         return before + advantage, advantage
-    played = weight * (ratio if options.correction == "vtrace" else 1.0)
-    flows = options.trace * jnp.minimum(options.c_clip, played) / jnp.maximum(jnp.minimum(1.0, played), 1e-8)
-    trace = partial(rlax.vtrace, clip_rho_threshold=options.rho_clip)
+    corrected = options.correction == "vtrace"
+    rho_clip, c_clip = (options.rho_clip, options.c_clip) if corrected else (1.0, 1.0)
+    played = weight * (ratio if corrected else 1.0)
+    flows = options.trace * jnp.minimum(c_clip, played) / jnp.maximum(jnp.minimum(1.0, played), 1e-8)
+    trace = partial(rlax.vtrace, clip_rho_threshold=rho_clip)
     errors = jax.vmap(trace, in_axes=1, out_axes=1)(before, after, reward, discount, played, flows)
     returns = before + errors
     bootstrap = jnp.concatenate([returns[1:], after[-1:]])
     advantage = reward + discount * bootstrap - before
     if options.ratio_clip == 0:  # else the ratio is in the objective itself
-        advantage = advantage * jnp.minimum(options.rho_clip, played)
+        advantage = advantage * jnp.minimum(rho_clip, played)
     return returns, advantage
 
 
