@@ -3,7 +3,7 @@
     python benchmarks/faults.py                  # all but the last, about 30 minutes
     python benchmarks/faults.py --signals 0      # only faults of members
     python benchmarks/faults.py --rounds 0       # only signals to drivers
-    python benchmarks/faults.py --unrolls --rounds 1 --signals 0   # what learns from unrolls, into a file of its own
+    python benchmarks/faults.py --unrolls --signals 0   # companies that learn from unrolls, into a file of their own
 
 The faults and what is checked after them: tests/faults.py, tests/drivers.py. The file is written after each run; what
 was recorded of the part that is left out stays in it. A signal that came when the driver had ended is sent to another.

@@ -270,7 +270,7 @@ class Saboteur:
 
     @contextmanager
     def _readers_held(self) -> Iterator[None]:
-        """Nobody learns for a moment, so that the unrolls that were played right after a repair are there to look at."""
+        """Nobody learns for a moment, so that the unrolls that are played right after a repair are there to look at."""
         held = [one for one in self.supervisor.watched if self._unrolled and one.member.role in READING]
         for one in held:
             os.kill(one.process.pid, signal.SIGSTOP)
