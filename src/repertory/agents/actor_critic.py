@@ -107,10 +107,13 @@ def make_actor_critic(
     ) -> tuple[jax.Array, jax.Array]:
         return model.respond(layout.unravel(weights), observation, mask, core, first)
 
-    def act(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
+    def preferences(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
         count = observation.shape[0]
         rows, _ = respond(weights, observation, mask, jnp.zeros((count, 2 * network.core)), jnp.ones(count, bool))
-        return jnp.argmax(rows[:, :-1], axis=-1)
+        return rows[:, :-1]
+
+    def act(weights: jax.Array, observation: Array, mask: Array | None, key: Any) -> jax.Array:
+        return jnp.argmax(preferences(weights, observation, mask, key), axis=-1)
 
     loss = partial(rollout_loss, options, model)
 
@@ -141,7 +144,7 @@ def make_actor_critic(
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
-        values=jax.jit(lambda weights, observation, mask, _key: _values(respond, network, weights, observation, mask)),
+        values=jax.jit(preferences),
         gradient=differentiate,
         shorten=jax.jit(shorten),
         advance=jax.jit(advance),
@@ -156,13 +159,6 @@ def make_actor_critic(
         core=2 * network.core,
         updates_per_call=options.updates_per_batch,
     )
-
-
-def _values(respond: Any, network: NetworkOptions, weights: Any, observation: Array, mask: Array | None) -> jax.Array:
-    """Preferences of single observations, for those who want the highest."""
-    count = observation.shape[0]
-    rows, _ = respond(weights, observation, mask, jnp.zeros((count, 2 * network.core)), jnp.ones(count, bool))
-    return rows[:, :-1]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from repertory.specs import ObservationSpec
 
 ROWS = 64
 """Largest batch for which this is faster than JAX."""
-ILLEGAL = -1e9
+ILLEGAL = np.float32(-1e9)
 
 Vector: TypeAlias = NDArray[np.float32]
 LightValues: TypeAlias = Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.float32]]
@@ -60,7 +60,7 @@ def make_light(
                 np.maximum(x, 0.0, out=x)
             result = _streams(x, dense[trunk:]) if dueling else _times(x, dense[-1][0]) + dense[-1][1]
             result = result.reshape(len(observation), -1)
-            return result if mask is None else np.where(mask, result, np.float32(ILLEGAL))
+            return result if mask is None else np.where(mask, result, ILLEGAL)
 
         return values
 

@@ -81,13 +81,19 @@ class Casting:
     def _actor(
         self, member: Member, page: Page, weights: Weights, may_play: Callable[[], bool], **policy: Any
     ) -> Actor:
+        """Plays the lanes of its rank with a copy of the weights."""
+        agent, seed, rank = self.stage.agent, self.stage.plan.seed, member.rank
+        return self._lane_actor(page, rank, LocalPolicy(agent, weights, seed=seed, rank=rank, **policy), may_play)
+
+    def _lane_actor(
+        self, page: Page, rank: int, policy: LocalPolicy | RemotePolicy, may_play: Callable[[], bool]
+    ) -> Actor:
         """Plays the lanes of its rank; an actor that starts anew leaves no episode half open."""
-        stage, plan, rank = self.stage, self.stage.plan, member.rank
-        asks = LocalPolicy(stage.agent, weights, seed=plan.seed, rank=rank, **policy)
+        stage, plan = self.stage, self.stage.plan
         return self._started(
             Actor(
                 self._environments(rank, page, plan.envs_per_actor),
-                asks,
+                policy,
                 stage.lanes,
                 page,
                 plan.exploration(rank),
@@ -288,21 +294,7 @@ class Casting:
             wake_learner()
             return page.env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
 
-        return self._started(
-            Actor(
-                self._environments(rank, page, plan.envs_per_actor),
-                self._asking(page, rank),
-                stage.lanes,
-                page,
-                plan.exploration(rank),
-                first_lane=rank * plan.envs_per_actor,
-                seed=plan.seed,
-                rank=rank,
-                watch=Unwatched(),
-                start=int(page.row["starts"]),
-                may_play=may_play,
-            )
-        )
+        return self._lane_actor(page, rank, self._asking(page, rank), may_play)
 
     def _answering(self, member: Member, page: Page) -> list[Role]:
         stage, plan, rank = self.stage, self.stage.plan, member.rank

@@ -83,7 +83,6 @@ class Figures:
         self._stage = stage
         self._before = {name: array.copy() for name, array in stage.ledger.items()}
         self._at = time.monotonic()
-        self._entropies = (0.0, 0)
 
     def read(self) -> dict[str, float | int | None]:
         """What happened since the last call."""
@@ -97,7 +96,7 @@ class Figures:
         (lag,), (age,) = _recent(ledger, before, "lags", "lag"), _recent(ledger, before, "ages", "age")
         leaders = [member for member in self._stage.members if member.rank == 0]
         found: dict[str, float | int | None] = {
-            **(self._of_unrolls(ledger, env_steps) if plan.unrolled else self._of_memory(ledger, env_steps)),
+            **(self._of_unrolls(ledger, before, env_steps) if plan.unrolled else self._of_memory(ledger, env_steps)),
             "loss": float((ledger["loss_sum"] - before["loss_sum"]).sum()) / losses if losses else None,
             "episodes": int(ledger["episodes"].sum()),
             "episode_return": float(returns.mean()) if returns.size else None,
@@ -133,11 +132,12 @@ class Figures:
             "replay_size": int(min(held, plan.q.replay_capacity)),
         }
 
-    def _of_unrolls(self, ledger: Ledger, env_steps: int) -> dict[str, float | int | None]:
+    def _of_unrolls(self, ledger: Ledger, before: Ledger, env_steps: int) -> dict[str, float | int | None]:
         census = self._stage.unrolls.census()
+        gained = {name: (ledger[name] - before[name]).sum() for name in ("entropy_sum", "losses")}
         found: dict[str, float | int | None] = {
             "entropy_weight": round(self._stage.plan.entropy(env_steps), 6),
-            "entropy": self._entropy(ledger),
+            "entropy": float(gained["entropy_sum"]) / int(gained["losses"]) if gained["losses"] else None,
             "unrolls_free": census.free,
             "unrolls_ready": census.ready,
             "unrolls_in_use": census.in_use,
@@ -147,13 +147,6 @@ class Figures:
             names = ("at_work/predictors", "at_work/trainers", "at_work/agents")
             found |= dict(zip(names, self._stage.at_work.tolist(), strict=True))
         return found
-
-    def _entropy(self, ledger: Ledger) -> float | None:
-        """The policy's, in the updates since the last call."""
-        before = self._entropies
-        self._entropies = (float(ledger["entropy_sum"].sum()), int(ledger["losses"].sum()))
-        updates = self._entropies[1] - before[1]
-        return (self._entropies[0] - before[0]) / updates if updates else None
 
     def _samples(self, ledger: Ledger) -> int:
         plan = self._stage.plan

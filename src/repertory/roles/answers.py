@@ -5,16 +5,14 @@ Two kinds: the best action by value (the DQN family), and one drawn from the pol
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.agents.light import ROWS, LightValues
-
-ILLEGAL = np.float32(-1e9)
+from repertory.agents.light import ILLEGAL, ROWS, LightValues
 
 
 class Answer(NamedTuple):
@@ -32,16 +30,6 @@ class Question(NamedTuple):
     mask: NDArray[np.bool_] | None
     core: NDArray[np.float32]
     first: NDArray[np.bool_]
-
-
-class Answers(Protocol):
-    """An agent with weights."""
-
-    def load(self, weights: Any) -> None:
-        """Take these weights from now on."""
-
-    def answer(self, question: Question) -> Answer:
-        """An action for each observation."""
 
 
 class Greedy:
@@ -92,8 +80,10 @@ class Rows:
         """Take these weights from now on."""
         self._weights, self._light, self._copy = weights, None, None
 
-    def __call__(self, question: Question) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """A row for each observation, and the next states."""
+    def __call__(
+        self, question: Question, noise: NDArray[np.uint32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A row for each observation, and the next states; `noise` is the key of a noisy network's."""
         agent, (observation, mask, core, first) = self.agent, question
         if agent.light is not None and len(observation) <= ROWS:
             if self._light is None:
@@ -107,7 +97,7 @@ class Rows:
         if self._copy is None:
             self._copy = jnp.asarray(self._weights)
         if agent.respond is None:
-            return np.asarray(agent.values(self._copy, observation, mask, None)), core
+            return np.asarray(agent.values(self._copy, observation, mask, noise)), core
         found, states = agent.respond(self._copy, observation, mask, core, first)
         return np.asarray(found), np.asarray(states)
 

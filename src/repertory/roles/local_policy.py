@@ -6,16 +6,17 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.agents.light import ROWS, LightValues
-from repertory.roles.answers import Drawn, Question, best
+from repertory.roles.answers import Drawn, Question, Rows, best
 from repertory.roles.exploration import generator
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
+
+NO_STATE: NDArray[Any] = np.zeros((0, 0))
+"""Agents that learn values remember nothing from step to step."""
 
 
 class LocalPolicy:
@@ -28,24 +29,18 @@ class LocalPolicy:
         self.version = -1
         self.calls = 0
         self.values: NDArray[np.float32] | None = None
-        self._weights: Any = None
-        self._copy: Any = None
-        self._light: LightValues | None = None
+        self.current: Any = None
+        self._rows = Rows(agent)
         self._until_pull = 0
         word = np.random.SeedSequence([seed, rank, 3]).generate_state(1)[0]
         self._key = np.array([word, 0], np.uint32)
-
-    @property
-    def current(self) -> Any:
-        """The weights that it plays with."""
-        return self._weights
 
     def pull(self) -> None:
         """Copy the newest weights."""
         version, weights = self.weights.latest()
         if version != self.version:
-            self.version, self._copy, self._light = version, None, None
-            self._weights = weights
+            self.version, self.current = version, weights
+            self._rows.load(weights)
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""
@@ -62,20 +57,9 @@ class LocalPolicy:
             self.calls += 1
             key = self._key.copy()
             key[1] = self.calls
-        values = self._values(*self._question, key)
+        values, _ = self._rows(Question(*self._question, NO_STATE, NO_STATE), key)
         self.values = values if self.valued else None
         return best(values)
-
-    def _values(
-        self, observation: NDArray[Any], mask: NDArray[np.bool_] | None, key: NDArray[np.uint32] | None
-    ) -> NDArray[np.float32]:
-        if self.agent.light is not None and len(observation) <= ROWS:
-            if self._light is None:
-                self._light = self.agent.light(np.asarray(self._weights))
-            return self._light(observation, mask)
-        if self._copy is None:
-            self._copy = jnp.asarray(self._weights)
-        return np.asarray(self.agent.values(self._copy, observation, mask, key))
 
     def state(self) -> dict[str, int]:
         """How many answers were given: the noise's position."""
