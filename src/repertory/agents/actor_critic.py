@@ -21,16 +21,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rollout
 from repertory.agents.light import make_light
 from repertory.agents.networks import NetworkOptions, Recurrent, build_policy_network, choose_kind, convolves
 from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
-from repertory.agents.q_learning import SLICE, legal, measure_layout
+from repertory.agents.q_learning import SLICE, fresh_state, legal, measure_layout
 from repertory.agents.vector import Layout
-from repertory.specs import EnvironmentSpec, ObservationSpec
+from repertory.specs import EnvironmentSpec
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,8 @@ def make_actor_critic(
     else:
         differentiate, improve = jax.jit(gradient), update_at_once(gradient, apply)
     plain = network.core == 0 and not network.separate and not network.module
-    start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
+    parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimizer}
+    start = jax.jit(partial(fresh_state, **parts, with_target=False))
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
@@ -362,19 +362,3 @@ def gradient_in_slices(model: Model, layout: Layout, loss: Any, threads: int) ->
         return vector, Learned(value, jnp.zeros(()), norm, entropy)
 
     return gradient
-
-
-def _init(
-    key: jax.Array,
-    *,
-    module: nn.Module,
-    spec: ObservationSpec,
-    layout: Layout,
-    optimizer: optax.GradientTransformation,
-) -> LearnerState:
-    """Fresh weights; there is no target, a single number stands for it."""
-    key_weights, key = jax.random.split(key)
-    sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
-    weights = layout.ravel(module.init(key_weights, sample)["params"])
-    zero = jnp.zeros((), jnp.int32)
-    return LearnerState(weights, jnp.zeros(1), optimizer.init(weights), zero, zero, jax.random.key_data(key))

@@ -158,7 +158,7 @@ def make_q_learning(
     def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
         return advance(state, shorten(vector))
 
-    start = jax.jit(partial(_init, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
+    start = jax.jit(partial(fresh_state, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
@@ -354,18 +354,20 @@ def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, netwo
     return Layout.of(variables["params"])
 
 
-def _init(
+def fresh_state(
     key: jax.Array,
     *,
     module: nn.Module,
     spec: ObservationSpec,
     layout: Layout,
     optimizer: optax.GradientTransformation,
+    with_target: bool = True,
 ) -> LearnerState:
-    """Fresh weights; the target starts as a copy."""
+    """Fresh weights; the target starts as a copy, or is a single number that stands for none."""
     key_weights, key = jax.random.split(key)
     sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
     weights = layout.ravel(module.init(key_weights, sample)["params"])
     moments = optimizer.init(weights)
     zero = jnp.zeros((), jnp.int32)
-    return LearnerState(weights, weights + 0.0, moments, zero, zero, jax.random.key_data(key))
+    target = weights + 0.0 if with_target else jnp.zeros(1)
+    return LearnerState(weights, target, moments, zero, zero, jax.random.key_data(key))
