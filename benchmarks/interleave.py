@@ -45,7 +45,7 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
     return {
         "pong-unrolls": Contest(
             {
-                "ours, a3c": [*unrolls, "a3c"],
+                "ours, a3c": [*unrolls, "a3c", "--envs-per-actor", "16"],
                 "sample factory appo": [factory, str(HERE / "peers/sample_factory.py"), "w3", "--seconds", "60"],
                 "ours, impala": [*unrolls, "impala", "--threads", "2"],
                 "ours, sample_factory": [*unrolls, "sample_factory", "--threads", "2"],

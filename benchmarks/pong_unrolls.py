@@ -61,7 +61,7 @@ def main() -> None:
         )
         used = watch.stop()
         rows = metrics.read(run.directory / "metrics.jsonl")
-    last = rows[-1]
+    last = [row for row in rows if row["seconds"] <= options.seconds * 4 / 3][-1]
     first = next(row for row in rows if row["seconds"] > options.seconds / 3)
     seconds = last["seconds"] - first["seconds"]
     told = {key: value for key, value in last.items() if key.startswith(("busy/", "queue/", "policy_lag", "answer_ms"))}

@@ -274,7 +274,7 @@ MAY_BE_ZERO = ANY_NUMBER | set(NOT_NEGATIVE) | set(SHARES)
 
 
 def numeric_options() -> list[str]:
-    blank = RunOptions("CartPole-v1", seconds=1.0, target_score=1.0)
+    blank = RunOptions("CartPole-v1", seconds=1.0, eval_every_s=1.0, target_score=1.0)
     return [name for name in names_of(RunOptions) if type(value_of(blank, name)) in (int, float)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from commands import assert_same_state
 from companies import company, plan_of, play
-from repertory.engines.stage import crews_of, members_of
+from repertory.engines.stage import core_of, crews_of, members_of
 
 SERVERS = [
     ("parameter_server", {"mode": mode, "shards": shards, "memory": memory})
@@ -100,15 +100,17 @@ def test_smallest_memory_that_is_not_refused_always_has_a_step_to_draw(topology:
     ("actors", "share", "cores", "sizes"),
     [
         (2, 0, 2, [1, 1]),
-        (4, 0, 2, [1, 1, 1, 1]),
-        (5, 0, 2, [1, 1, 1, 2]),
-        (64, 0, 2, [16, 16, 16, 16]),
-        (64, 0, 32, [1] * 64),
+        (4, 0, 2, [2, 2]),
+        (5, 0, 2, [2, 3]),
+        (5, 0, 1, [2, 3]),
+        (64, 0, 2, [32, 32]),
+        (64, 0, 32, [2] * 32),
+        (20, 0, 32, [1] * 20),
         (5, 2, 2, [1, 2, 2]),
         (3, 8, 2, [3]),
     ],
 )
-def test_collectors_share_processes_where_there_are_more_than_two_for_each_core(
+def test_collectors_share_processes_where_there_are_more_than_cores(
     actors: int, share: int, cores: int, sizes: list[int]
 ) -> None:
     plan = plan_of("collectors", actors=actors, envs_per_actor=1, company={"actors_per_process": share})
@@ -116,3 +118,24 @@ def test_collectors_share_processes_where_there_are_more_than_two_for_each_core(
     assert [len(crew) for crew in crews if crew[0].role == "collector"] == sizes
     assert all(len(crew) == 1 for crew in crews if crew[0].role != "collector")
     assert sorted(member.index for crew in crews for member in crew) == list(range(len(members_of(plan))))
+
+
+@pytest.mark.parametrize(
+    ("topology", "actors", "cores", "kept"),
+    [
+        ("hogwild", 4, (2, 5), [2, 5, 2, 5]),
+        ("hogwild", 3, (2, 5), [None, None, None]),
+        ("hogwild", 3, (), [None, None, None]),
+        ("collectors", 2, (2, 5), [None, None]),
+        ("collectors", 64, (2, 5), [2, 5]),
+        ("parameter_server", 2, (2, 5), []),
+    ],
+)
+def test_processes_keep_to_cores_where_they_fill_them(
+    topology: str, actors: int, cores: tuple[int, ...], kept: list[int | None]
+) -> None:
+    plan = plan_of(topology, actors=actors, envs_per_actor=1)
+    crews = crews_of(plan, len(cores))
+    found = [(crew[0].role, core_of(plan, crew, cores)) for crew in crews]
+    assert [core for role, core in found if role in ("thread", "collector")] == kept
+    assert all(core is None for role, core in found if role not in ("thread", "collector"))

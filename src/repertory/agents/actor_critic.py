@@ -24,6 +24,7 @@ import numpy as np
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rollout
+from repertory.agents.kept import keep_passes
 from repertory.agents.light import make_light
 from repertory.agents.networks import NetworkOptions, Recurrent, build_policy_network, choose_kind, convolves
 from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
@@ -102,9 +103,10 @@ def make_actor_critic(
     model = Model(module, spec.actions, 2 * network.core)
 
     def respond(
-        weights: jax.Array, observation: Array, mask: Array | None, core: Array, first: Array
+        weights: Any, observation: Array, mask: Array | None, core: Array, first: Array
     ) -> tuple[jax.Array, jax.Array]:
-        return model.respond(layout.unravel(weights), observation, mask, core, first)
+        tree = weights if isinstance(weights, dict) else layout.unravel(weights)
+        return model.respond(tree, observation, mask, core, first)
 
     def preferences(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
         count = observation.shape[0]
@@ -139,6 +141,7 @@ def make_actor_critic(
     else:
         differentiate, improve = jax.jit(gradient), update_at_once(gradient, apply)
     plain = network.core == 0 and not network.separate and not network.module
+    kind = choose_kind(network, spec.observation) if plain else None
     parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimizer}
     start = jax.jit(partial(fresh_state, **parts, with_target=False))
     return Agent(
@@ -152,10 +155,12 @@ def make_actor_critic(
         learn=partial(learn_from_rollout, options, improve),
         layout=layout,
         noisy=False,
-        light=make_light(layout, spec.observation, len(network.hidden), dueling=False)
-        if plain and choose_kind(network, spec.observation) == "mlp"
-        else None,
+        light=make_light(layout, spec.observation, len(network.hidden), dueling=False) if kind == "mlp" else None,
         respond=jax.jit(respond),
+        layers=jax.jit(layout.unravel),
+        keeping=keep_passes(model.flat_features, model.answers, layout, loss, spec.observation)
+        if kind == "nature"
+        else None,
         core=2 * network.core,
         updates_per_call=options.updates_per_batch,
     )
@@ -198,7 +203,12 @@ class Model:
         """One row for each observation, illegal actions never preferred, and the next states."""
         features = self.flat_features(tree, observation)[None]
         core, (rows,) = self.through_time(tree, features, core, jnp.asarray(first)[None])
-        return jnp.concatenate([legal(rows[:, :-1], mask), rows[:, -1:]], axis=-1), core
+        return self.answers(rows, mask), core
+
+    @staticmethod
+    def answers(rows: jax.Array, mask: Array | None) -> jax.Array:
+        """Outputs in which illegal actions are never preferred."""
+        return jnp.concatenate([legal(rows[:, :-1], mask), rows[:, -1:]], axis=-1)
 
 
 def rollout_loss(

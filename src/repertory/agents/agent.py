@@ -71,6 +71,15 @@ class Learned(NamedTuple):
     entropy: jax.Array
 
 
+class Keeping(NamedTuple):
+    """Forward passes that are kept while acting, and gradients made from them: see `kept.py`."""
+
+    observe: Callable[..., tuple[jax.Array, Any]]
+    """Layers, observations and masks give answers as `respond` does, and the pass."""
+    gradient: Callable[..., tuple[jax.Array, Learned]]
+    """Layers, the passes of each row of an unroll but its last, and the batch."""
+
+
 @dataclass(frozen=True)
 class Agent:
     """Pure functions; `layout` says how the weight vector is cut into layers.
@@ -94,6 +103,10 @@ class Agent:
     respond: Callable[..., tuple[jax.Array, jax.Array]] | None = None
     """Actor-critic agents: weights, observations, masks, states and first steps give a row of preferences and a value
     for each, and the next states. Actions are drawn from the preferences."""
+    layers: Callable[[jax.Array], Any] | None = None
+    """The same weights, cut into layers: `respond` takes those as well, and need not cut them again."""
+    keeping: Keeping | None = None
+    """For those who learn with the weights that acted, where keeping forward passes pays."""
     core: int = 0
     """Numbers of the recurrent state of each environment."""
     updates_per_call: int = 1

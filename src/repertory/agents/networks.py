@@ -17,10 +17,13 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from repertory.errors import UserError
 from repertory.specs import ObservationSpec, Part
 
+KEPT = "repertory: kept for the backward pass"
+"""Name of what is costly to compute and cheap to keep: the layers' outputs, not the patches that they read."""
 Kind = Literal["auto", "mlp", "nature", "small"]
 
 
@@ -70,20 +73,32 @@ def _scaled_noise(key: jax.Array, size: int) -> jax.Array:
 
 
 class PatchConv(nn.Module):
-    """Convolution as patches × matrix, stride 1.
+    """Convolution as patches × matrix, without padding; its size is a multiple of its stride.
 
     Inside a `lax.scan` on the CPU, XLA falls back to naive loops for a real convolution; for small planes a matrix
-    product of shifted slices is many times faster there.
+    product of shifted slices is many times faster there. For large ones forward passes take as long either way, and
+    gradients a fifth less: XLA dilates a strided convolution's gradient with zeros, and multiplies by them.
     """
 
     features: int
     size: int = 3
+    stride: int = 1
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        rows, columns = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1
-        shifted = [x[:, i : i + rows, j : j + columns] for i in range(self.size) for j in range(self.size)]
+        x, size = blocks(x, self.stride), self.size // self.stride
+        rows, columns = x.shape[1] - size + 1, x.shape[2] - size + 1
+        shifted = [x[:, i : i + rows, j : j + columns] for i in range(size) for j in range(size)]
         return nn.Dense(self.features)(jnp.concatenate(shifted, axis=-1))
+
+
+def blocks(x: jax.Array, side: int) -> jax.Array:
+    """Squares of `side` × `side` pixels as one pixel with more planes; what is left over at the edges is cut off."""
+    if side == 1:
+        return x
+    batch, rows, columns, planes = x.shape[0], x.shape[1] // side, x.shape[2] // side, x.shape[3]
+    squares = x[:, : rows * side, : columns * side].reshape(batch, rows, side, columns, side, planes)
+    return squares.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows, columns, side * side * planes)
 
 
 class Network(nn.Module):
@@ -103,14 +118,14 @@ class Network(nn.Module):
         for width in self.streams:
             y = x
             for hidden in last:
-                y = nn.relu(dense(hidden)(y))
+                y = nn.relu(checkpoint_name(dense(hidden)(y), KEPT))
             outputs.append(dense(width)(y))
         return jnp.concatenate(outputs, axis=-1)
 
     def _features(self, x: jax.Array) -> tuple[jax.Array, tuple[int, ...]]:
         if self.kind == "nature":
             for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-                x = nn.relu(nn.Conv(features, (size, size), stride, padding="VALID")(x))
+                x = nn.relu(checkpoint_name(PatchConv(features, size, stride)(x), KEPT))
             return x.reshape(x.shape[0], -1), (512,)
         if self.kind == "small":
             x = nn.relu(PatchConv(16)(x))

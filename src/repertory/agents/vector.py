@@ -38,6 +38,11 @@ class Layout:
         names = tuple("/".join(str(getattr(key, "key", key)) for key in path) for path, _ in paths)
         return Layout(names, shapes, offsets, sum(sizes), structure)
 
+    def shapes_of_tree(self) -> Tree:
+        """The tree as shapes alone."""
+        leaves = [jax.ShapeDtypeStruct(shape, np.float32) for shape in self.shapes]
+        return jax.tree_util.tree_unflatten(self.structure, leaves)
+
     def ravel(self, tree: Tree) -> jax.Array:
         """The tree's leaves, one after another."""
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)])

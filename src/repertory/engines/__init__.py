@@ -39,6 +39,9 @@ class Engine(Protocol):
     def answer(self) -> Answer | None:
         """The next evaluation that is done."""
 
+    def stop_playing(self) -> None:
+        """The run is over, before its env steps are: what was played is still learned from and evaluated."""
+
     def behind(self) -> bool:
         """Whether updates are still owed for the steps that were played."""
 

@@ -281,9 +281,10 @@ class Casting:
         at_work = stage.at_work
         return RemotePolicy(stage.requests(), index, plan.envs_per_group, page, lambda: index % int(at_work[0]))
 
-    def _drawing(self, page: Page, index: int, weights: Weights) -> DrawingPolicy:
-        stage, plan, start = self.stage, self.stage.plan, int(page.row["starts"])
-        return DrawingPolicy(stage.agent, weights, plan.envs_per_group, page, seed=plan.seed, rank=index, start=start)
+    def _drawing(self, page: Page, index: int, weights: Weights, *, keeps: bool = False) -> DrawingPolicy:
+        plan, start = self.stage.plan, int(page.row["starts"])
+        streams = {"seed": plan.seed, "rank": index, "start": start}
+        return DrawingPolicy(self.stage.agent, weights, plan.envs_per_group, page, keeps=keeps, **streams)
 
     def _asking_collector(self, member: Member, page: Page) -> Actor:
         """Fills its lanes as a collector does, but has no network."""
@@ -374,7 +375,7 @@ class Casting:
         if plan.unrolled:
             source = self._unroll_batches(page, rank)
             source.skip()
-            actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store))
+            actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store, keeps=True))
         elif company.method == "replay":
             source = self._drawer(page, rank)
             may_play = self._unless(page, source.owed)
@@ -396,6 +397,7 @@ class Casting:
             key=self._key(page, rank),
             leads=rank == 0,
             acted=(lambda: (policy.version, policy.current)) if whole else None,
+            kept=policy.kept if plan.unrolled else lambda: None,
             pull=policy.pull if whole else lambda: None,
         )
         return [actor, worker]

@@ -23,11 +23,11 @@ from repertory.engines.casting import Casting
 from repertory.engines.collective import GlooCollective
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
-from repertory.engines.stage import LEAVE, PAUSE, RUN, Member, Stage, members_of
+from repertory.engines.stage import LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
-from repertory.runtime import die_with_fork_server, name_process, start_jax, wake_up_sharply
+from repertory.runtime import die_with_fork_server, keep_freed_memory, name_process, start_jax, wake_up_sharply
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
@@ -51,6 +51,8 @@ class Kit:
     report: Descriptor
     meeting: str
     threads: int
+    core: int | None = None
+    """The core to keep to."""
 
 
 def perform(kit: Kit, crew: tuple[int, ...]) -> None:
@@ -76,7 +78,12 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     """What a process does once, whoever its members are; they all have the same role."""
     plan = kit.plan
     name_process(str(member))
-    start_jax(kit.threads if convolves(plan.network, plan.spec.observation) else 1)
+    if kit.core is not None:
+        os.sched_setaffinity(0, {kit.core})
+    large = convolves(plan.network, plan.spec.observation)
+    start_jax(kit.threads if large else 1)
+    if large:
+        keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     if member.role in PLAYERS:
         os.nice(YIELDING)
@@ -170,14 +177,18 @@ class Host:
 
     def run(self) -> None:
         """Work while there is work, rest while there is none, until it is time to leave."""
-        page, phase = self.page, self.stage.phase
         while True:
-            page.beat()
-            if phase[0] == RUN:
+            self.page.beat()
+            if self._on():
                 if not self._turn():
                     self._rest()
             elif not self._attend():
                 return
+
+    def _on(self) -> bool:
+        """Whether it is time to work; at the end of a run only those do who play no more steps."""
+        phase = self.stage.phase[0]
+        return bool(phase == RUN or (phase == LEARN and self.member.role not in PLAYING))
 
     def _turn(self) -> bool:
         """One step of each role; an environment that fails is started anew."""
@@ -212,7 +223,7 @@ class Host:
         row, began = self.page.row, time.monotonic()
         row["waiting"] = 1
         try:
-            if not self._turn() and self.stage.phase[0] == RUN:
+            if not self._turn() and self._on():
                 self.bell.wait(REST_S)
                 row["idle_s"] += time.monotonic() - began
         finally:
@@ -226,7 +237,7 @@ class Host:
         row, phase = self.page.row, self.stage.phase
         row["settled"] = int(phase[1])
         while (
-            phase[0] == PAUSE and row["settled"] == phase[1]
+            phase[0] in (PAUSE, LEARN) and row["settled"] == phase[1]
         ):  # the next pause may begin before this one's end is seen
             self.page.beat()
             row["waiting"] = 1

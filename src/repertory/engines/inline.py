@@ -124,6 +124,9 @@ class InlineEngine:
         """The next evaluation that is done."""
         return self._answers.pop(0) if self._answers else None
 
+    def stop_playing(self) -> None:
+        """Nobody plays but in a round."""
+
     def behind(self) -> bool:
         """In turn, nobody falls behind."""
         return False

@@ -14,7 +14,7 @@ from repertory.agents.agent import Agent
 from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_state
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block
-from repertory.engines.stage import LEAVE, PAUSE, RUN, Stage
+from repertory.engines.stage import LEARN, LEAVE, PAUSE, PLAYING, RUN, Stage
 from repertory.engines.supervisor import Supervisor
 from repertory.roles.ledger import Page
 
@@ -106,15 +106,22 @@ class ProcessesEngine:
 
     def settle(self) -> dict[str, Any]:
         """Pause everybody, and return everything a checkpoint needs; `start` lets them go on."""
+        self._bring_to_rest(PAUSE, range(len(self.bells)))
+        return checkpoint_state(self.stage)
+
+    def stop_playing(self) -> None:
+        """No more steps are played; what was played is still learned from and evaluated."""
+        self._bring_to_rest(LEARN, self.stage.indices(*PLAYING))
+
+    def _bring_to_rest(self, phase: int, members: Sequence[int]) -> None:
         self.stage.phase[1] += 1
-        self._set_phase(PAUSE)
+        self._set_phase(phase)
         end = time.monotonic() + self.plan.company.heartbeat_s + SETTLE_S
-        while not (self.stage.ledger["settled"] == self.stage.phase[1]).all():
+        while not (self.stage.ledger["settled"][members] == self.stage.phase[1]).all():
             self.supervisor.check()
             if time.monotonic() > end:
-                raise TimeoutError("the company did not come to rest for a checkpoint")
+                raise TimeoutError("the company did not come to rest")
             time.sleep(0.005)
-        return checkpoint_state(self.stage)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a checkpoint, before `start`."""

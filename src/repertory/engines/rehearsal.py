@@ -130,6 +130,9 @@ class Rehearsal:
         """Whether an evaluation is on its way; one that was cut short never comes."""
         return False
 
+    def stop_playing(self) -> None:
+        """Nobody plays but in a round."""
+
     def behind(self) -> bool:
         """In turn, nobody falls behind."""
         return False

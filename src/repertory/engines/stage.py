@@ -29,14 +29,14 @@ from repertory.roles.adjuster import Adjuster
 from repertory.roles.ledger import KEPT, Page, ledger_fields
 from repertory.roles.safe import Safe
 
-RUN, PAUSE, LEAVE = 0, 1, 2
+RUN, PAUSE, LEAVE, LEARN = 0, 1, 2, 3
 BATCHES_AHEAD = 3
 NOTE_BYTES = 8192
 CHECKSUMS = 1024
 COUNTED = ("shards", "learners", "predictors", "trainers", "policy_workers")
 """Options that say how many of a role there are."""
 PLAYING = ("collector", "worker", "thread", "rank", "actor", "agent", "rollout_worker")
-SHARING, PROCESSES_A_CORE = ("collector",), 2
+SHARING = ("collector",)
 GUARD = 8
 """Slots that readers keep from a lane's oldest, which its actor may be about to overwrite; fewer in short lanes."""
 
@@ -61,16 +61,31 @@ def members_of(plan: Plan) -> list[Member]:
 
 
 def crews_of(plan: Plan, cores: int) -> list[tuple[Member, ...]]:
-    """Who shares a process: collectors, where they are many more than cores, for they mostly wait.
+    """Who shares a process: collectors, where they are more than cores, for they mostly wait.
 
     Each process has caches to warm and pages to map whenever it wakes up; on two cores the step of a collector took 95
-    µs among few processes, and 300 to 450 among 64.
+    µs among few processes, and 300 to 450 among 64. Of 64, as many made 7,400 steps a second in 2 processes that kept
+    to their cores, 6,700 in 4, and 5,700 in 4 that moved.
     """
     members, share = members_of(plan), plan.company.actors_per_process
-    processes = -(-plan.actors // share) if share else min(plan.actors, PROCESSES_A_CORE * max(2, cores))
+    processes = -(-plan.actors // share) if share else min(plan.actors, max(2, cores))
     players = [member for member in members if member.role in SHARING]
     crews = [tuple(players[cut]) for cut in slices(len(players), processes)] if players else []
     return crews + [(member,) for member in members if member.role not in SHARING]
+
+
+def core_of(plan: Plan, crew: tuple[Member, ...], cores: Sequence[int]) -> int | None:
+    """The core that a process keeps to, if it is one of as many as there are cores, or of a multiple.
+
+    Workers that play and learn lost up to a third of their speed by moving from core to core; and threads that share an
+    interpreter wake each other, which is dearer across cores.
+    """
+    if not cores:
+        return None
+    alike = [crew for crew in crews_of(plan, len(cores)) if crew[0].role in (*SHARING, "thread")]
+    if crew not in alike or len(alike) % len(cores) or (len(crew) == 1 and crew[0].role in SHARING):
+        return None
+    return cores[alike.index(crew) % len(cores)]
 
 
 class Stage:

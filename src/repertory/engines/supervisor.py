@@ -15,9 +15,9 @@ from repertory.engines.collective import meeting_place
 from repertory.engines.host import USER_ERROR, Kit, perform, read_report
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
-from repertory.engines.stage import Member, Stage, crews_of, members_of
+from repertory.engines.stage import Member, Stage, core_of, crews_of, members_of
 from repertory.errors import UserError
-from repertory.runtime import UNGUARDED, fork_server, usable_cores
+from repertory.runtime import UNGUARDED, fork_server, pinnable_cores, usable_cores
 
 START_S = 120.0
 """A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
@@ -105,7 +105,8 @@ class Supervisor:
             ledger[name][crew] = 0
         ledger["place"][crew] = -1
         _clear(watched.report.fd)
-        kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads)
+        core = core_of(self.plan, watched.crew, pinnable_cores())
+        kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads, core)
         watched.process = fork_server().Process(target=perform, args=(kit, tuple(crew)), name=str(watched))
         watched.process.start()
         watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())

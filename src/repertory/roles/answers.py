@@ -32,6 +32,13 @@ class Question(NamedTuple):
     first: NDArray[np.bool_]
 
 
+class Kept(NamedTuple):
+    """The layers that answered, and the forward pass of each answer."""
+
+    layers: Any
+    passes: list[Any]
+
+
 class Greedy:
     """The best action by value."""
 
@@ -51,12 +58,20 @@ class Greedy:
 class Drawn:
     """Actions drawn from the policy, and the logarithms of their probabilities."""
 
-    def __init__(self, agent: Agent, rng: np.random.Generator) -> None:
-        self._rows, self.rng = Rows(agent), rng
+    def __init__(self, agent: Agent, rng: np.random.Generator, *, keeps: bool = False) -> None:
+        self._rows, self.rng = Rows(agent, keeps=keeps), rng
 
     def load(self, weights: Any) -> None:
         """Take these weights from now on."""
         self._rows.load(weights)
+
+    def kept(self) -> Kept | None:
+        """Layers and forward passes since they were last dropped."""
+        return self._rows.kept
+
+    def drop_kept(self) -> None:
+        """Forward passes so far are of no use any more."""
+        self._rows.kept = None
 
     def answer(self, question: Question) -> Answer:
         """By Gumbel's trick: the highest of preferences with noise is a draw from their softmax."""
@@ -68,17 +83,18 @@ class Drawn:
 
 
 class Rows:
-    """The network's outputs: values, or preferences and a value."""
+    """The network's outputs: values, or preferences and a value. Forward passes are kept if asked and if it pays."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
+    def __init__(self, agent: Agent, *, keeps: bool = False) -> None:
+        self.agent, self.keeps = agent, keeps and agent.keeping is not None
+        self.kept: Kept | None = None
         self._weights: Any = None
         self._light: LightValues | None = None
         self._copy: Any = None
 
     def load(self, weights: Any) -> None:
         """Take these weights from now on."""
-        self._weights, self._light, self._copy = weights, None, None
+        self._weights, self._light, self._copy, self.kept = weights, None, None, None
 
     def __call__(
         self, question: Question, noise: NDArray[np.uint32] | None = None
@@ -95,11 +111,22 @@ class Rows:
                 rows[:, :-1] = np.where(mask, rows[:, :-1], ILLEGAL)
             return rows, core
         if self._copy is None:
-            self._copy = jnp.asarray(self._weights)
+            copy = jnp.asarray(self._weights)
+            self._copy = copy if agent.layers is None else agent.layers(copy)
         if agent.respond is None:
             return np.asarray(agent.values(self._copy, observation, mask, noise)), core
+        if self.keeps:
+            return self._keep(observation, mask), core
         found, states = agent.respond(self._copy, observation, mask, core, first)
         return np.asarray(found), np.asarray(states)
+
+    def _keep(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+        assert self.agent.keeping is not None
+        if self.kept is None:
+            self.kept = Kept(self._copy, [])
+        found, forward = self.agent.keeping.observe(self._copy, observation, mask)
+        self.kept.passes.append(forward)
+        return np.asarray(found)
 
 
 def best(values: NDArray[np.float32]) -> NDArray[np.integer[Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.experience.replay import Replay, Sample
+from repertory.roles.answers import Kept
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
 from repertory.roles.ledger import Page
@@ -86,14 +87,15 @@ class HogwildWorker:
         key: jax.Array,
         leads: bool = True,
         acted: Callable[[], tuple[int, Any]] | None = None,
+        kept: Callable[[], Kept | None] = lambda: None,
         pull: Callable[[], None] = lambda: None,
     ) -> None:
         """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
-        those; else it is taken at the live ones. `pull` is called after each update. One `leads`: it tells what all
-        have in common."""
+        those; else it is taken at the live ones. `kept` gives the forward passes that were made with them, if they
+        are there. `pull` is called after each update. One `leads`: it tells what all have in common."""
         self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
-        self.target_steps, self._key, self._acted, self._pull = target_steps, key, acted, pull
-        self.leads = leads
+        self.target_steps, self._key, self.leads = target_steps, key, leads
+        self._acted, self._kept, self._pull = acted, kept, pull
         self._sum: Any = None
         self._made = 0
         self._gradient: Callable[..., Any] = partial(_added, agent, isinstance(source, Segments))
@@ -110,7 +112,11 @@ class HogwildWorker:
         sample, due = taken
         live = self.store.live()  # θ⁻ as it is now
         version, weights = self._acted() if self._acted is not None else (self.page.updates, live.weights)
-        self._sum, learned = self._gradient(self._sum, weights, live.target, lesson(sample), self._key)
+        batch, kept = lesson(sample), self._kept()
+        if kept is not None and len(kept.passes) == len(batch.action) - 1:
+            self._sum, learned = self._gradient_of_kept(kept, batch)
+        else:
+            self._sum, learned = self._gradient(self._sum, weights, live.target, batch, self._key)
         self._made += 1
         self._note(sample, version, learned)
         if isinstance(self.source, UnrollBatches):
@@ -119,6 +125,11 @@ class HogwildWorker:
             self._update(version)
         self.watch.lap("learn")
         return True
+
+    def _gradient_of_kept(self, kept: Kept, batch: Any) -> tuple[Any, Any]:
+        assert self.agent.keeping is not None
+        gradient, learned = self.agent.keeping.gradient(*kept, batch)
+        return (gradient if self._sum is None else self._sum + gradient), learned
 
     def _take(self) -> tuple[Any, bool] | None:
         if isinstance(self.source, Segments):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.roles.answers import Drawn, Question, Rows, best
+from repertory.roles.answers import Drawn, Kept, Question, Rows, best
 from repertory.roles.exploration import generator
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
@@ -85,12 +85,22 @@ class DrawingPolicy:
     valued = False
 
     def __init__(
-        self, agent: Agent, weights: Weights, environments: int, page: Page, *, seed: int, rank: int, start: int
+        self,
+        agent: Agent,
+        weights: Weights,
+        environments: int,
+        page: Page,
+        *,
+        seed: int,
+        rank: int,
+        start: int,
+        keeps: bool = False,
     ) -> None:
+        """`keeps`: forward passes since the last pull are kept, for who learns with the same weights."""
         self.weights, self.page, self.version = weights, page, -1
         self.current: Any = None
         self.core = np.zeros((environments, agent.core), np.float32)
-        self._answers = Drawn(agent, generator(seed, rank, 5, start))
+        self._answers = Drawn(agent, generator(seed, rank, 5, start), keeps=keeps)
         self._first = np.ones(environments, bool)
 
     def pull(self) -> None:
@@ -99,6 +109,11 @@ class DrawingPolicy:
         if version != self.version:
             self.version, self.current = version, weights
             self._answers.load(weights)
+        self._answers.drop_kept()
+
+    def kept(self) -> Kept | None:
+        """Layers and forward passes since the last pull."""
+        return self._answers.kept()
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -48,6 +48,8 @@ class RunOptions:
     """Stop as soon as an evaluation's mean reaches this."""
     eval_every: int = 10_000
     """Env steps between evaluations."""
+    eval_every_s: float | None = None
+    """Seconds between evaluations, besides those by env steps."""
     eval_episodes: int = 20
     """Greedy episodes of an evaluation."""
     eval_max_steps: int = 30_000
@@ -98,11 +100,16 @@ def options_for(agent: str) -> type[RunOptions]:
 
 def environment_options(options: RunOptions) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dictionary; values are Python literals where they can be read as such."""
+    return read_pairs(options.env_option, "--env-option")
+
+
+def read_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
+    """Each text as a key and a value."""
     result: dict[str, Any] = {}
-    for text in options.env_option:
+    for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise UserError(f"--env-option takes KEY=VALUE, not {text!r}")
+            raise UserError(f"{option} takes KEY=VALUE, not {text!r}")
         try:
             result[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -162,8 +169,9 @@ def check(options: RunOptions) -> RunOptions:
             raise UserError(f"{flag(name)} must lie between 0 and 1, it is {value_of(options, name)}")
     if options.seed >= SEEDS:
         raise UserError(f"--seed must lie below {SEEDS}, it is {options.seed}")
-    if options.seconds is not None and options.seconds <= 0:
-        raise UserError(f"--seconds must be above 0, not {options.seconds}")
+    for name in ("seconds", "eval_every_s"):
+        if value_of(options, name) is not None and value_of(options, name) <= 0:
+            raise UserError(f"{flag(name)} must be above 0, not {value_of(options, name)}")
     if options.agent_name not in AGENTS:
         raise UserError(f"unknown agent {options.agent_name!r}{nearest(options.agent_name, AGENTS)}")
     if options.engine not in ENGINES:

@@ -104,13 +104,20 @@ class RunDirectory:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep other processes from training this run; the system lets go of it when this process dies."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            if not _lock(descriptor):
-                raise UserError(f"{self.path} is being trained by another process; stop that one first")
+        with held(self.path, "is being trained by another process; stop that one first"):
             yield
-        finally:
-            os.close(descriptor)
+
+
+@contextmanager
+def held(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold a directory against other processes; one that is held already is refused in these words."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if not _lock(descriptor):
+            raise UserError(f"{path} {otherwise}")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_name(name: str) -> str:
@@ -120,10 +127,14 @@ def check_name(name: str) -> str:
     return name
 
 
+def slug(environment: str) -> str:
+    """An environment's name as part of a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", environment.lower()).strip("-")[:80] or "run"
+
+
 def fresh_name(environment: str, seed: int, now: datetime, runs_dir: Path | None = None) -> str:
     """`cartpole-v1-s0-20261115-204500`; with `runs_dir`, a name that is not taken there."""
-    slug = re.sub(r"[^a-z0-9]+", "-", environment.lower()).strip("-")[:80] or "run"
-    base = name = f"{slug}-s{seed}-{now:%Y%m%d-%H%M%S}"
+    base = name = f"{slug(environment)}-s{seed}-{now:%Y%m%d-%H%M%S}"
     count = 1
     while runs_dir is not None and (runs_dir / name).exists():
         count += 1
@@ -138,10 +149,14 @@ def list_runs(runs_dir: Path) -> list[dict[str, Any]]:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace the file whole, or leave it as it was."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file whole, or leave it as it was."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

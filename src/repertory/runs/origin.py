@@ -18,10 +18,11 @@ def origin_of_this_process() -> tuple[dict[str, Any], bytes]:
     """`started`, `command`, `versions` and `git`; and the diff of the current directory's git checkout."""
     git, diff = _git_state(Path.cwd())
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"started": started, "command": sys.argv, "versions": _versions(), "git": git}, diff
+    return {"started": started, "command": sys.argv, "versions": versions(), "git": git}, diff
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """Of Python and of the packages that decide what a run does; None where one is not installed."""
     found: dict[str, str | None] = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -39,11 +40,11 @@ LAST_EVALUATION_S = 600.0
 class Cadence:
     """Due at every multiple of `every`, once."""
 
-    def __init__(self, every: int, now: int) -> None:
+    def __init__(self, every: float, now: float) -> None:
         self.every = every
         self.next = (now // every + 1) * every
 
-    def due(self, now: int) -> bool:
+    def due(self, now: float) -> bool:
         """Whether a multiple was reached since the last time it was."""
         if now < self.next:
             return False
@@ -68,6 +69,7 @@ class Session:
         now = engine.counters.env_steps
         self.log_due = Cadence(options.log_every, now)
         self.eval_due = Cadence(options.eval_every, now)
+        self.eval_due_s = Cadence(options.eval_every_s or math.inf, history.seconds)
         self.save_due = Cadence(options.checkpoint_every, now)
         self.called_at, self.resumed = called_at, resumed
         self.startup_s = 0.0
@@ -117,7 +119,10 @@ class Session:
         while not status:
             next(rounds)
             status = self._attend(self.engine.counters.env_steps)
-        self._catch_up(rounds)
+        if status == "completed" and self.engine.counters.env_steps < self.options.env_steps:
+            self.engine.stop_playing()
+        if self.engine.counters.env_steps >= self.options.env_steps:  # else seconds or the score ended it: right now
+            self._catch_up(rounds)
         now = self.engine.counters.env_steps
         if status == "completed":
             status = self._evaluate_last(now, rounds)
@@ -158,7 +163,8 @@ class Session:
 
     def _attend(self, now: int) -> str:
         """What is due after a round; a status if the run ends here."""
-        if self.eval_due.due(now):
+        by_steps, by_clock = self.eval_due.due(now), self.eval_due_s.due(self.seconds)
+        if by_steps or by_clock:
             self._ask(now)
         scored = self._collect()
         saving = self.save_due.due(now)

@@ -20,16 +20,21 @@ from repertory.topologies.graph import validate
 
 def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
+    options, plan = draft(options)
+    start_jax(options.threads if convolves(options.network, plan.spec.observation) else 1)
+    return options, plan, plan.make_agent()
+
+
+def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
+    """The same without the agent, before JAX is started: enough to refuse what can't be."""
     options = resolve(check(options))
     validate(topologies.find(options.topology), engine=options.engine, agent=options.agent_name)
     chosen = environment_options(options)
-    spec = environments.describe(options.environment, chosen)
-    start_jax(options.threads if convolves(options.network, spec.observation) else 1)
     plan = Plan(
         environment=options.environment,
         environment_options=chosen,
         evaluation_options=environments.evaluation_options(options.environment, chosen),
-        spec=spec,
+        spec=environments.describe(options.environment, chosen),
         options=options.agent,
         actors=options.actors,
         envs_per_actor=options.envs_per_actor,
@@ -46,7 +51,7 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
         _check_unrolls(plan)
     else:
         _check_pacing(plan)
-    return options, plan, plan.make_agent()
+    return options, plan
 
 
 def check_memory(plan: Plan) -> None:
