@@ -47,9 +47,18 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
             {
                 "ours, a3c": [*unrolls, "a3c", "--envs-per-actor", "16"],
                 "sample factory appo": [factory, str(HERE / "peers/sample_factory.py"), "w3", "--seconds", "60"],
-                "ours, impala": [*unrolls, "impala", "--threads", "2"],
-                "ours, sample_factory": [*unrolls, "sample_factory", "--threads", "2"],
                 "stable-baselines3 a2c": [*sb3, "w3", "--algo", "a2c", "--seconds", "60"],
+            },
+            "env_steps_per_s",
+            "Pong, Nature network, agent steps/s while learning once from every step",
+        ),
+        "pong-unrolls-ours": Contest(
+            {
+                "a3c": [*unrolls, "a3c", "--envs-per-actor", "16"],
+                "impala": [*unrolls, "impala", "--threads", "2"],
+                "sample_factory": [*unrolls, "sample_factory", "--threads", "2"],
+                "seed_rl": [*unrolls, "seed_rl", "--threads", "2"],
+                "ga3c": [*unrolls, "ga3c"],
             },
             "env_steps_per_s",
             "Pong, Nature network, agent steps/s while learning once from every step",
