@@ -13,8 +13,10 @@ import repertory
 ROOT = Path(repertory.__file__).parent
 FLOORS = (
     {"__init__"},
+    {"understudy"},
     {"cli"},
     {"api"},
+    {"studies"},
     {"runs"},
     {"engines"},
     {"topologies"},

@@ -9,9 +9,9 @@ from repertory.experience.registration import register_with_gymnasium
 from repertory.runtime import cap_threads
 
 if TYPE_CHECKING:
-    from repertory.api import Run, evaluate, resume, train
+    from repertory.api import Run, Study, compare, evaluate, resume, train
 
-__all__ = ["Run", "UserError", "evaluate", "resume", "train"]
+__all__ = ["Run", "Study", "UserError", "compare", "evaluate", "resume", "train"]
 __version__ = "0.1.0"
 
 cap_threads()

@@ -1,10 +1,10 @@
-"""What a script or a notebook imports: `train`, `resume`, `evaluate`, and the `Run` they return."""
+"""What a script or a notebook imports: `train`, `resume`, `evaluate`, `compare`, and the records they return."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,6 +75,36 @@ def evaluate(
     """Greedy episodes with a run's newest checkpoint: mean, std, episodes, and each return and length."""
     played = load_player(_directory(run, runs_dir).path).evaluate(episodes, seed)
     return played.summary()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study on disk: `pandas.DataFrame(study.trials)` has a row for each run, `study.evaluations` for each score."""
+
+    directory: Path
+    report: Path | None
+    trials: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+
+def compare(environment: str, *, topologies: str | Sequence[str] = "all", **options: Any) -> Study:
+    """Train topologies one after another with one budget; `options` are those of the command line, with underscores.
+
+    The same call again goes on with a study that was interrupted.
+    """
+    from repertory.studies.compare import entries
+    from repertory.studies.conducting import conduct, say, silently
+    from repertory.studies.options import CompareOptions
+    from repertory.studies.tables import evaluation_rows, trial_rows
+
+    names = topologies if isinstance(topologies, str) else ",".join(topologies)
+    quiet = options.pop("quiet", not _has_viewer())
+    asked = change(CompareOptions(environment), {"topologies": names, "quiet": quiet, **options})
+    outcome = conduct("compare", asked, entries(asked), silently if asked.quiet else say)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    findings = outcome.findings
+    return Study(outcome.directory, outcome.report, trial_rows(findings), evaluation_rows(findings))
 
 
 def _directory(run: str | Path | Run, runs_dir: str | Path) -> RunDirectory:

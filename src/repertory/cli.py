@@ -338,10 +338,46 @@ def doctor(arguments: list[str]) -> int:
     return 0
 
 
+def compare(arguments: list[str]) -> int:
+    """train several topologies with one budget, and report which suits an environment"""
+    from repertory.studies.commands import run_compare
+    from repertory.studies.options import CompareOptions
+
+    return run_compare(parse(CompareOptions, arguments, "compare"))
+
+
+def ablate(arguments: list[str]) -> int:
+    """train a DQN without each of its parts, and report what they are worth"""
+    from repertory.studies.commands import run_ablate
+    from repertory.studies.options import AblateOptions
+
+    return run_ablate(parse(AblateOptions, arguments, "ablate"))
+
+
+def scale(arguments: list[str]) -> int:
+    """train a topology with more and more actors, and report what they give"""
+    from repertory.studies.commands import run_scale
+    from repertory.studies.options import ScaleOptions
+
+    return run_scale(parse(ScaleOptions, arguments, "scale"))
+
+
+def report(arguments: list[str]) -> int:
+    """make such a report from runs that there are"""
+    from repertory.studies.commands import run_report
+    from repertory.studies.options import ReportOptions
+
+    return run_report(parse(ReportOptions, arguments, "report"))
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
+    "compare": compare,
+    "ablate": ablate,
+    "scale": scale,
+    "report": report,
     "show": show,
     "runs": runs,
     "doctor": doctor,

@@ -121,8 +121,7 @@ class Session:
             status = self._attend(self.engine.counters.env_steps)
         if status == "completed" and self.engine.counters.env_steps < self.options.env_steps:
             self.engine.stop_playing()
-        if self.engine.counters.env_steps >= self.options.env_steps:  # else seconds or the score ended it: right now
-            self._catch_up(rounds)
+        self._catch_up(rounds)
         now = self.engine.counters.env_steps
         if status == "completed":
             status = self._evaluate_last(now, rounds)

@@ -1,0 +1,107 @@
+"""Makes the runs of a study: strictly one after another, as two at once would steal each other's cores."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from repertory.studies.process import RunProcess, cause_of
+from repertory.studies.programme import Part
+from repertory.studies.reading import read_trial
+from repertory.studies.study import StudyDirectory, clear, record_failure, state_of
+
+INTERRUPTED = 130
+
+
+class Rounds:
+    """A study under way."""
+
+    def __init__(
+        self, study: StudyDirectory, parts: list[Part], *, drop_checkpoints: bool, say: Callable[[str], None]
+    ) -> None:
+        self.study, self.parts, self.drop_checkpoints, self.say = study, parts, drop_checkpoints, say
+        self.asked = 0
+        self._process: RunProcess | None = None
+        self._spent: list[float] = []
+
+    def play(self, *, retry_failed: bool) -> bool:
+        """Make every run that is not there yet; whether all were made, and nobody interrupted."""
+        again = ("absent", "unfinished", "failed") if retry_failed else ("absent", "unfinished")
+        due = [part for part in self.parts if state_of(part.path) in again]
+        if len(due) < len(self.parts):
+            self.say(f"{len(self.parts) - len(due)} of {len(self.parts)} runs are there already")
+        with self._signals():
+            for left, part in zip(reversed(range(len(due))), due, strict=True):
+                if self.asked or not self._make(part):
+                    return False
+                self.say(self._line(part, left))
+        return True
+
+    def _make(self, part: Part) -> bool:
+        """One run; whether it came to an end by itself."""
+        if part.path.exists():
+            clear(part.path)
+        began = time.monotonic()
+        exit_code, printed = self._perform(part)
+        if state_of(part.path) != "finished":
+            if self.asked or exit_code == INTERRUPTED:
+                return False
+            record_failure(part, exit_code, cause_of(exit_code, printed), printed)
+        elif self.drop_checkpoints:
+            shutil.rmtree(part.path / "checkpoints", ignore_errors=True)
+        self._spent.append(time.monotonic() - began)
+        return True
+
+    def _perform(self, part: Part) -> tuple[int, str]:
+        """The run's exit code and what it printed."""
+        place = self.study.path / ".stderr.txt"
+        self._process = RunProcess(part.options, place)
+        if self.asked:  # a signal came while it was being started
+            self._process.interrupt()
+        exit_code, printed = self._process.wait(), self._process.printed()
+        self._process = None
+        place.unlink()
+        return exit_code, printed
+
+    def _line(self, part: Part, left: int) -> str:
+        """How a run ended, and how long the others will take at this pace."""
+        trial = read_trial(part.path, part.contestant.name, part.seed)
+        score = "none" if trial.score is None else f"{trial.score:.1f}"
+        ended = f"score {score} after {trial.env_steps:,} env steps in {trial.seconds:.1f} s"
+        number = f"[{len(self.parts) - left}/{len(self.parts)}]"
+        rest = f"; {duration(left * sum(self._spent) / len(self._spent))} left" if left else ""
+        return f"{number} {part.contestant.name}, seed {part.seed}: {ended if trial.finished else trial.cause}{rest}"
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM are handed on to the run under way; the study ends with it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, self._ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _ask(self, _number: int, _frame: Any) -> None:
+        """The first time the run under way saves and leaves, the second time it leaves, the third time it is killed."""
+        self.asked += 1
+        if self._process is not None:
+            self._process.interrupt(hard=self.asked > 2)
+
+
+def duration(seconds: float) -> str:
+    """For people: "40 s", "12 min", "3 h 20 min"."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

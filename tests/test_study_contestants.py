@@ -1,0 +1,246 @@
+"""Who takes part in a study and with which options; what is refused; names and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repertory import cli, topologies
+from repertory.errors import UserError
+from repertory.runs import launch
+from repertory.runs.config import RunOptions, change, options_for
+from repertory.runs.presets import choose_agent, defaults
+from repertory.runs.spelling import train_words
+from repertory.studies import ablate, compare, scale
+from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
+from repertory.studies.naming import distinct, slugs
+from repertory.studies.options import AblateOptions, CompareOptions, ScaleOptions
+from repertory.studies.tables import write_tables
+from study_commands import refusal, table
+
+# Contestants
+
+
+def test_every_topology_is_a_contestant_with_the_same_budget() -> None:
+    found = compare.entries(CompareOptions("CartPole-v1", seconds=7.0, actors=3))
+    assert [entry.contestant.name for entry in found] == list(topologies.TOPOLOGIES)
+    assert {entry.options.seconds for entry in found} == {7.0}
+    assert {entry.options.eval_every_s for entry in found} == {7.0 / 25}
+    assert min(entry.options.env_steps for entry in found) > 10**9, "seconds alone end a run"
+    assert {entry.contestant.name: entry.contestant.actors for entry in found} == {
+        name: 1 if name == "single" else 3 for name in topologies.TOPOLOGIES
+    }
+
+
+def test_target_alone_gives_everybody_the_longest_preset() -> None:
+    found = compare.entries(CompareOptions("CartPole-v1", topologies="single,impala", target_score=475.0))
+    assert {entry.options.env_steps for entry in found} == {600_000}
+    assert {entry.options.eval_every for entry in found} == {50_000 // 25}
+    assert {entry.options.seconds for entry in found} == {None}
+
+
+def test_setting_reaches_those_who_have_it() -> None:
+    asked = CompareOptions("CartPole-v1", topologies="single,impala", set=("agent.unroll=8", "agent.discount=0.9"))
+    one, other = (entry.options for entry in compare.entries(asked))
+    assert (one.agent.discount, other.agent.discount) == (0.9, 0.9)
+    assert dataclasses.asdict(other)["agent"]["unroll"] == 8
+
+
+def test_four_dqns_and_every_part_off_alone() -> None:
+    found = {entry.contestant.name: entry for entry in ablate.entries(AblateOptions("CartPole-v1"))}
+    off = ["no replay", "no target", "no double", "no dueling", "no n-step", "no prioritized"]
+    assert list(found) == ["all parts", *off, "neither", "target only", "replay only", "full DQN"]
+    four = {name: found[name].options.agent for name in ("neither", "target only", "replay only", "full DQN")}
+    assert [(a.replay, a.target) for a in four.values()] == [(False, False), (False, True), (True, False), (True, True)]
+    assert {(a.double, a.dueling, a.prioritized, a.n_step) for a in four.values()} == {(False, False, False, 1)}
+    every = found["all parts"].options.agent
+    assert (every.double, every.dueling, every.prioritized, every.n_step) == (True, True, True, 20)
+    changed = {name: _changed(every, found[name].options.agent) for name in off}
+    assert changed == {
+        "no replay": {"replay", "prioritized"}, "no target": {"target"}, "no double": {"double"},
+        "no dueling": {"dueling"}, "no n-step": {"n_step"}, "no prioritized": {"prioritized"},
+    }  # fmt: skip
+    assert {entry.options.env_steps for entry in found.values()} == {50_000}
+
+
+def _changed(one: Any, other: Any) -> set[str]:
+    return {item.name for item in dataclasses.fields(one) if getattr(one, item.name) != getattr(other, item.name)}
+
+
+def test_contestants_that_are_the_same_take_part_once() -> None:
+    found = [
+        entry.contestant.name for entry in ablate.entries(AblateOptions("CartPole-v1", components="replay,target"))
+    ]
+    assert found == ["full DQN", "neither", "target only", "replay only"]
+
+
+def test_neither_learns_from_each_step_once_as_it_comes(tmp_path: Path) -> None:
+    found = {entry.contestant.name: entry.options for entry in ablate.entries(AblateOptions("CartPole-v1"))}
+    ended = launch.start(_short(found["neither"], tmp_path, "neither"))
+    config = json.loads((tmp_path / "neither/config.json").read_bytes())["config"]["agent"]
+    assert (config["batch_size"], config["replay_ratio"], config["updates_per_call"]) == (1, 1.0, 1)
+    assert 290 <= ended["updates"] <= 300 == ended["env_steps"]
+
+
+def _short(options: RunOptions, place: Path, name: str) -> RunOptions:
+    tiny = {"env_steps": 300, "eval_every": 300, "eval_episodes": 1, "eval_max_steps": 10, "log_every": 100}
+    changed: RunOptions = change(
+        options, {**tiny, "runs_dir": place, "name": name, "quiet": True, "network": {"hidden": (8,)}}
+    )
+    return changed
+
+
+def test_each_number_of_actors_is_a_contestant() -> None:
+    found = scale.entries(ScaleOptions("repertory/SlowCartPole-v1", actors="4,1,64", topology="apex"))
+    assert [(entry.contestant.name, entry.options.actors) for entry in found] == [
+        ("1 actor", 1), ("4 actors", 4), ("64 actors", 64),
+    ]  # fmt: skip
+    assert {entry.options.seconds for entry in found} == {20.0}
+    assert {entry.contestant.topology for entry in found} == {"apex"}
+
+
+@pytest.mark.parametrize("topology", topologies.TOPOLOGIES)
+def test_words_that_train_say_all_the_options(topology: str, tmp_path: Path) -> None:
+    options = change(
+        defaults("CartPole-v1", None, topology),
+        {
+            "seed": 3, "name": "a b", "runs_dir": tmp_path, "seconds": 1.5, "eval_every_s": 0.1, "target_score": -2.5,
+            "env_option": ("sutton_barto_reward=True",), "network": {"hidden": (7, 9)}, "quiet": True,
+            "company": {"heartbeat_s": 9.0, "scale_learning_rate": True, "actor_priorities": False},
+        },
+    )  # fmt: skip
+    kind = options_for(choose_agent(topology))
+    typed = train_words(options)
+    assert cli.parse(kind, typed[1:], "train", defaults("CartPole-v1", None, topology)) == options
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("compare", "environment"),
+        ("compare CartPole-v1 --topologies singel", "unknown topology 'singel'; did you mean 'single'?"),
+        ("compare CartPole-v1 --topologies single,single", "--topologies names 'single' twice"),
+        ("compare CartPole-v1 --topologies ,", "--topologies needs at least one item"),
+        ("compare CartPole-v1 --topologies impala,impala:impala", "'impala' and 'impala:impala' are the same"),
+        ("compare CartPole-v1 --topologies single:dqm", "unknown agent of single 'dqm'; did you mean 'dqn'?"),
+        ("compare CartPole-v1 --topologies single:impala", "topology 'single' does not train agent 'impala'"),
+        ("compare Absent-v1", "Absent"),
+        ("compare CartPole-v1 --seconds 0", "--seconds must be above 0, not 0.0"),
+        ("compare CartPole-v1 --seconds nan", "--seconds must be a finite number, not nan"),
+        ("compare CartPole-v1 --env-steps -5", "--env-steps must be above 0, not -5"),
+        ("compare CartPole-v1 --seeds 0", "--seeds must be above 0, not 0"),
+        ("compare CartPole-v1 --actors 0", "--actors must be above 0, not 0"),
+        ("compare CartPole-v1 --evaluations 0", "--evaluations must be above 0, not 0"),
+        ("compare CartPole-v1 --name a/b", "'a/b' cannot be the name"),
+        ("compare CartPole-v1 --set agent.unrol=3", "no contestant has such an option; did you mean 'agent.unroll'?"),
+        ("compare CartPole-v1 --set seed=3", "--set seed is not for studies"),
+        ("compare CartPole-v1 --set agent.discount", "--set takes KEY=VALUE, not 'agent.discount'"),
+        ("compare CartPole-v1 --set agent.discount=1.5", "--agent.discount must lie between 0 and 1, it is 1.5"),
+        ("compare CartPole-v1 --set agent.discount=high", "option 'agent.discount' must be float, not 'high'"),
+        ("compare CartPole-v1 --second 3", "unknown option --second; did you mean '--seconds'?"),
+        ("ablate CartPole-v1 --components replay,duelling", "unknown component 'duelling'; did you mean 'dueling'?"),
+        ("scale CartPole-v1 --actors 1,two", "--actors takes numbers above 0, not 'two'"),
+        ("scale CartPole-v1 --actors 1,0", "--actors takes numbers above 0, not '0'"),
+        ("scale CartPole-v1 --topology appo", "unknown topology 'appo'"),
+        ("report", "report needs at least one run"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refusal(capsys, *typed.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_cannot_run_are_named_with_their_reasons() -> None:
+    asked = CompareOptions(
+        "CartPole-v1", topologies="single,apex,impala,hogwild", set=("agent.replay=False", "agent.batch_unrolls=999")
+    )
+    with pytest.raises(UserError) as refused:
+        compare.entries(asked)
+    said = str(refused.value)
+    assert said.startswith("2 of 4 contestants can't run: apex: ")
+    assert "impala: --agent.batch-unrolls 999 is more than" in said
+
+
+# Names and tables, whatever is in them
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+COUNT = st.integers(0, 2**53)
+
+
+@given(st.lists(st.tuples(TEXT, st.dictionaries(st.sampled_from(["actors", "agent_name", "x"]), st.integers(0, 2)))))
+def test_names_are_distinct_and_keep_their_beginning(given_names: list[tuple[str, dict[str, int]]]) -> None:
+    names = [name for name, _ in given_names]
+    found = distinct(names, [each for _, each in given_names])
+    assert len(set(found)) == len(found)
+    assert all(made.startswith(name) for made, name in zip(found, names, strict=True))
+    assert all(made == name for made, name in zip(found, names, strict=True) if names.count(name) == 1)
+
+
+def test_names_say_what_differs_and_no_more() -> None:
+    same = {"agent_name": "dqn", "seconds": 3}
+    found = distinct(["apex", "apex", "single"], [{**same, "actors": 2}, {**same, "actors": 1}, same])
+    assert found == ["apex, 2 actors", "apex, 1 actor", "single"]
+
+
+@given(st.lists(TEXT))
+def test_run_directories_have_names_of_their_own(names: list[str]) -> None:
+    found = slugs(names)
+    assert len({name.lower() for name in found}) == len(names)
+    assert all(name and set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-") for name in found)
+
+
+@st.composite
+def any_findings(draw: st.DrawFn) -> Findings:
+    names = draw(st.lists(TEXT, min_size=1, max_size=3, unique=True))
+    evaluations = st.lists(st.builds(Evaluation, COUNT, COUNT, NUMBER, NUMBER), max_size=3).map(tuple)
+    trials = st.builds(
+        Trial,
+        contestant=st.sampled_from(names),
+        seed=COUNT,
+        status=st.sampled_from(["completed", "failed", "missing"]),
+        cause=TEXT,
+        evaluations=evaluations,
+        env_steps_per_s=st.none() | NUMBER,
+        lags=st.just(()),
+        directory=TEXT,
+    )
+    contestants = tuple(Contestant(name, draw(TEXT), draw(TEXT), draw(COUNT)) for name in names)
+    target, found = draw(st.none() | NUMBER), tuple(draw(st.lists(trials, max_size=5)))
+    return Findings("compare", "e", "c", "b", target, contestants, found)
+
+
+@given(any_findings())
+@settings(max_examples=50, deadline=None)
+def test_tables_hold_every_evaluation_and_every_trial(tmp_path_factory: Any, findings: Findings) -> None:
+    place = tmp_path_factory.mktemp("tables")
+    write_tables(findings, place)
+    rows = table(place / "evaluations.csv")
+    told = [(trial, evaluation) for trial in findings.trials for evaluation in trial.evaluations]
+    assert [(row["contestant"], int(row["seed"]), _evaluation(row)) for row in rows] == [
+        (trial.contestant, trial.seed, evaluation) for trial, evaluation in told
+    ]
+    rows = table(place / "trials.csv")
+    assert [(row["contestant"], row["status"], row["cause"]) for row in rows] == [
+        (trial.contestant, trial.status, trial.cause) for trial in findings.trials
+    ]
+    for row, trial in zip(rows, findings.trials, strict=True):
+        reached = math.inf if findings.target is None else findings.target
+        assert (row["target_seconds"] != "") == any(each.score >= reached for each in trial.evaluations)
+
+
+def _evaluation(row: dict[str, str]) -> Evaluation:
+    return Evaluation(int(row["env_steps"]), int(row["updates"]), float(row["seconds"]), float(row["score"]))
