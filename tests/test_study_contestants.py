@@ -127,7 +127,7 @@ def test_words_that_train_say_all_the_options(topology: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
-        ("compare", "environment"),
+        ("compare", "a study needs an environment, for example: repertory compare CartPole-v1"),
         ("compare CartPole-v1 --topologies singel", "unknown topology 'singel'; did you mean 'single'?"),
         ("compare CartPole-v1 --topologies single,single", "--topologies names 'single' twice"),
         ("compare CartPole-v1 --topologies ,", "--topologies needs at least one item"),

@@ -18,7 +18,7 @@ from repertory.runs.directory import check_name
 class StudyOptions:
     """What every study with runs of its own is told."""
 
-    environment: tyro.conf.Positional[str]
+    environment: tyro.conf.Positional[str] = ""
     """A Gymnasium id, `module:Id`, or `path/file.py:factory`."""
     seeds: int = 5
     """Runs of each contestant: with the seeds 0, 1, 2, ..."""
@@ -106,7 +106,7 @@ POSITIVE = ("seeds", "seconds", "env_steps", "evaluations", "envs_per_actor")
 def check(options: StudyOptions) -> None:
     """A sentence that says which option can't be."""
     if not options.environment:
-        raise UserError("a study needs an environment, for example CartPole-v1")
+        raise UserError("a study needs an environment, for example: repertory compare CartPole-v1")
     for name in (*POSITIVE, "target_score"):
         value = value_of(options, name)
         if value is not None and not math.isfinite(value):

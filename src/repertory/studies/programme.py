@@ -95,8 +95,7 @@ def read_programme(values: Mapping[str, Any]) -> Programme:
 def programme_of(kind: str, asked: StudyOptions, entries: list[Entry]) -> Programme:
     """What will be played."""
     first = entries[0].options
-    usual = type(asked)(environment="")
-    typed = words(asked, usual, skip=("environment", "quiet", "json", "retry_failed"), repeated=("set",))
+    typed = words(asked, type(asked)(), skip=("environment", "quiet", "json", "retry_failed"), repeated=("set",))
     return Programme(
         kind=kind,
         environment=asked.environment,
