@@ -9,6 +9,7 @@ On `repertory/SlowCartPole-v1` with 5 ms of latency: started with 1 predictor, 1
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import tempfile
@@ -20,6 +21,7 @@ from repertory.runs import metrics
 
 HERE = Path(__file__).parent
 MOST = (3, 3, 24)
+RECORD = HERE / "results/ga3c_adjust.json"
 
 
 def train(seconds: float, numbers: tuple[int, int, int], adjust: tuple[int, int, int] | None, period: float) -> Any:
@@ -59,22 +61,26 @@ def rate(rows: list[dict[str, Any]], start: float, end: float) -> float:
     return float((inside[-1]["updates"] - inside[0]["updates"]) / (inside[-1]["seconds"] - inside[0]["seconds"]))
 
 
+def measure_grid(seconds: float) -> list[dict[str, Any]]:
+    """Trainings a second of fixed settings."""
+    grid = []
+    for setting in itertools.product((1, 2, 3), (1, 2, 3), (8, 16, 24)):
+        rows = train(seconds, setting, None, 1.0)
+        grid.append({"setting": setting, "trainings_per_s": round(rate(rows, seconds / 3, seconds), 1)})
+        print(json.dumps(grid[-1]), flush=True)
+    return grid
+
+
 def main() -> None:
     """Grid, then the adjustment, then the best of the grid again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--fixed-seconds", type=float, default=12.0)
-    parser.add_argument("--period", type=float, default=2.0)
+    parser.add_argument("--period", type=float, default=4.0)
+    parser.add_argument("--keep-grid", action="store_true", help="take the grid of the record that there is")
     options = parser.parse_args()
     short = options.fixed_seconds
-    grid = []
-    for predictors in (1, 2, 3):
-        for trainers in (1, 2, 3):
-            for agents in (8, 16, 24):
-                rows = train(short, (predictors, trainers, agents), None, 1.0)
-                setting = (predictors, trainers, agents)
-                grid.append({"setting": setting, "trainings_per_s": round(rate(rows, short / 3, short), 1)})
-                print(json.dumps(grid[-1]), flush=True)
+    grid = json.loads(RECORD.read_text())["grid"] if options.keep_grid else measure_grid(short)
     best = max(grid, key=lambda row: row["trainings_per_s"])
     rows = train(options.seconds, MOST, (1, 1, 2), options.period)
     bad = train(short, (1, 1, 2), None, 1.0)
@@ -90,7 +96,7 @@ def main() -> None:
         "grid": grid,
         "path": path,
     }
-    (HERE / "results/ga3c_adjust.json").write_text(json.dumps(record) + "\n")
+    RECORD.write_text(json.dumps(record) + "\n")
     draw(record, HERE.parent / "docs/figures/ga3c_adjust.svg")
     print(json.dumps({key: record[key] for key in ("start", "best_fixed", "adjusted", "share")}))
 

@@ -633,13 +633,13 @@ def test_the_adjuster_finds_the_best_numbers_and_stays(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_adjuster_changes_one_number_by_one_within_its_limits_and_keeps_no_fall(seed: int) -> None:
+def test_the_adjuster_changes_one_number_at_a_time_within_its_limits_and_keeps_no_fall(seed: int) -> None:
     rng, most = np.random.default_rng(seed), (3, 1, 5)
     rates = {numbers: float(rng.integers(50, 1000)) for numbers in itertools.product(*(range(1, n + 1) for n in most))}
     company = Company(lambda active: rates[tuple(active)], (2, 1, 2), most, seed)  # type: ignore[index]
     company.run(800)
     for before, after in itertools.pairwise(company.history):
-        assert sum(abs(a - b) for a, b in zip(before, after, strict=True)) == 1
+        assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
         assert all(1 <= number <= limit for number, limit in zip(after, most, strict=True))
     path = company.path()
     assert len(path) > 60
@@ -652,6 +652,22 @@ def test_the_adjuster_changes_one_number_by_one_within_its_limits_and_keeps_no_f
         fell += not stays
     assert fell > 5
     assert company.active == kept or company.rate(company.active) != company.rate(kept)
+
+
+def test_a_change_that_is_kept_is_made_again_twice_as_large() -> None:
+    company = Company(lambda active: 10.0 * active[2], (1, 1, 2), (1, 1, 60))
+    company.run(90)
+    agents = [numbers[2] for numbers in company.history]
+    up = agents.index(3)
+    assert agents[up : up + 5] == [3, 5, 9, 17, 25]  # by 8 at most
+
+
+def test_what_was_taken_back_is_not_tried_again_before_everything_else() -> None:
+    company = Company(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
+    company.run(10 * (1 + 2 * 12))
+    tried = [numbers for numbers in company.history if numbers != (2, 2, 2)]
+    assert len(tried) == 12
+    assert len(set(tried[:6])) == len(set(tried[6:])) == 6
 
 
 def test_after_a_fall_the_old_numbers_are_measured_anew_before_the_next_change() -> None:

@@ -85,9 +85,9 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     if large:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
+    wake_up_sharply()
     if member.role in PLAYERS:
         os.nice(YIELDING)
-        wake_up_sharply()
     if member.role in plan.topology.together and plan.ranks > 1:
         GlooCollective.join(kit.meeting, plan.ranks, member.rank)
     return plan.make_agent(kit.threads)

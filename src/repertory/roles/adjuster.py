@@ -1,7 +1,8 @@
 """How many predictors, trainers and agents are at work: changed one at a time, and back if fewer trainings came of it.
 
 Babaeizadeh et al. 2017, section 4: "annealing" of N_P, N_T and N_A by the number of trainings a second; sees only a
-counter and the numbers themselves. Their released code changes all three at once; this does as the paper says.
+counter and the numbers themselves. Their released code changes all three at once; this changes one, as the paper says,
+but not always by one: from 2 agents to 20 that would take many periods.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ WARM_UP = 0.25
 """Share of each period that is not counted: the numbers have just changed."""
 
 
-class Adjuster:
-    """Random walk over the numbers at work that never keeps a step down.
+LARGEST = 8
+"""The most that a number is changed by at once."""
 
-    The best rate is that of the numbers in force, measured anew whenever they stay, so that a lucky measurement does
-    not hold everything back.
+
+class Adjuster:
+    """Climbs over the numbers at work, and never keeps a step down.
+
+    A change that is kept is made again, twice as large, until one is taken back; then another is drawn of those that
+    were not tried since. The rate to beat is that of the numbers in force, measured anew whenever they stay, so that a
+    lucky measurement does not hold everything back.
     """
 
     def __init__(
@@ -42,6 +48,8 @@ class Adjuster:
         self.rng = np.random.default_rng([seed, 6])
         self._kept = self.active.copy()
         self._rate = 0.0
+        self._move, self._size = (0, 1), 1
+        self._tried: set[tuple[int, int]] = set()
         self._began = now()
         self._from: tuple[float, int] | None = None
 
@@ -66,20 +74,33 @@ class Adjuster:
         changed = bool((self.active != self._kept).any())
         kept = not changed or rate >= self._rate
         self._note(rate, kept)
-        if kept:
-            self._kept, self._rate = self.active.copy(), rate
-            self._change()
-        else:
+        if not kept:
+            self._tried.add(self._move)
             self.active[:] = self._kept
+            return
+        if changed:
+            which, step = self._move
+            self._kept, self._rate, self._tried = self.active.copy(), rate, {(which, -step)}
+        else:
+            self._rate = (self._rate + rate) / 2 if self._rate else rate
+        self._change(again=changed)
 
-    def _change(self) -> None:
-        """One of the three by one, within its limits."""
+    def _change(self, *, again: bool) -> None:
+        """One of the three, within its limits."""
         moves = [
             (which, step) for which in range(3) for step in (-1, 1) if 1 <= self._kept[which] + step <= self.most[which]
         ]
-        if moves:
-            which, step = moves[int(self.rng.integers(len(moves)))]
-            self.active[which] += step
+        if not moves:
+            return
+        if again and self._move in moves:
+            self._size = min(2 * self._size, LARGEST)
+        else:
+            fresh = [move for move in moves if move not in self._tried]
+            self._tried = self._tried if fresh else set()
+            fresh = fresh or moves
+            self._move, self._size = fresh[int(self.rng.integers(len(fresh)))], 1
+        which, step = self._move
+        self.active[which] = np.clip(self._kept[which] + step * self._size, 1, self.most[which])
 
     def _note(self, rate: float, kept: bool) -> None:
         at = int(self._count[0]) % PATH

@@ -14,14 +14,17 @@ from repertory.engines.stage import crews_of
 from repertory.errors import UserError
 from repertory.experience import environments
 from repertory.runs.config import RunOptions, check, environment_options, resolve
-from repertory.runtime import start_jax, usable_cores
+from repertory.runtime import keep_freed_memory, start_jax, usable_cores
 from repertory.topologies.graph import validate
 
 
 def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
     options, plan = draft(options)
-    start_jax(options.threads if convolves(options.network, plan.spec.observation) else 1)
+    large = convolves(options.network, plan.spec.observation)
+    start_jax(options.threads if large else 1)
+    if large and options.engine == "inline":
+        keep_freed_memory()
     return options, plan, plan.make_agent()
 
 
