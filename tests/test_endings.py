@@ -9,7 +9,7 @@ import pytest
 import repertory
 
 
-@pytest.mark.parametrize("topology", ["collectors", "parameter_server", "hogwild", "all_reduce", "sample_factory"])
+@pytest.mark.parametrize("topology", ["collectors", "all_reduce", "sample_factory"])
 def test_a_run_that_ends_by_the_clock_plays_nothing_beyond_its_last_evaluation(topology: str, tmp_path: Path) -> None:
     """The last evaluation takes its time; members who play on meanwhile would be counted, and evaluated by nobody."""
     wishes = {"seconds": 1.5, "env_steps": 10**8, "eval_every": 10**8, "eval_episodes": 40, "quiet": True}

@@ -220,6 +220,16 @@ def test_killed_study_takes_its_run_with_it(tmp_path: Path, processes: list[Stud
     driver.await_nobody()
 
 
+def test_run_that_an_earlier_evaluation_solves_does_not_wait_for_its_last(tmp_path: Path) -> None:
+    asked_twice = words("--env-steps 1001 --eval-every 1000 --target-score 1 --topology collectors --quiet --name run")
+    process = StudyProcess(tmp_path, "train", "CartPole-v1", *asked_twice)
+    try:
+        assert process.wait(40) == 0, process.said()
+    finally:
+        process.end()
+    assert result(tmp_path / "runs/run")["status"] == "solved"
+
+
 # Failure
 
 

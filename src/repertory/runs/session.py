@@ -147,7 +147,7 @@ class Session:
         if self._asked_at != now:
             self._ask(now)
         end = time.monotonic() + LAST_EVALUATION_S
-        while self.engine.evaluating and not self.stop_asked and time.monotonic() < end:
+        while self.engine.evaluating and not self._solved() and not self.stop_asked and time.monotonic() < end:
             next(rounds)
             self._collect()
         self._collect()

@@ -1,0 +1,84 @@
+"""Who is best at what, as far as the seeds can tell; imports `criteria`, `findings` and `statistics`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from repertory.studies.criteria import CRITERIA, FINAL_SCORE, Criterion
+from repertory.studies.findings import Findings
+from repertory.studies.statistics import Estimate, estimate, told_apart
+
+
+@dataclass(frozen=True)
+class Place:
+    """One contestant's place by one criterion."""
+
+    contestant: str
+    values: tuple[float, ...]
+    estimate: Estimate
+    apart: bool
+    """Whether the seeds tell it from the best."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One criterion: the contestants from best to worst."""
+
+    criterion: Criterion
+    places: tuple[Place, ...]
+
+    @property
+    def best(self) -> Place:
+        """The first."""
+        return self.places[0]
+
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """Those that the seeds show to be behind the best."""
+        return tuple(place.contestant for place in self.places[1:] if place.apart)
+
+    @property
+    def level(self) -> tuple[str, ...]:
+        """Those that the seeds can't tell from the best."""
+        return tuple(place.contestant for place in self.places[1:] if not place.apart)
+
+    @property
+    def seeds(self) -> int:
+        """The most that any has."""
+        return max(place.estimate.seeds for place in self.places)
+
+    @property
+    def tied(self) -> bool:
+        """Whether all have the same number."""
+        return len({place.estimate.value for place in self.places}) == 1
+
+    def of(self, contestant: str) -> Place | None:
+        """One contestant's place, if it has one."""
+        return next((place for place in self.places if place.contestant == contestant), None)
+
+
+def standing(findings: Findings, criterion: Criterion) -> Standing | None:
+    """Those who have a number, best first; None if nobody has one."""
+    found = {one.name: criterion.values(findings, one.name) for one in findings.contestants}
+    numbers = {name: (values, estimate(values)) for name, values in found.items() if values}
+    if not numbers:
+        return None
+    sign = -1 if criterion.higher_is_better else 1
+    order = sorted(numbers, key=lambda name: (sign * numbers[name][1].value, -_score(findings, name)))
+    best, steady = numbers[order[0]][0], criterion.steady
+    return Standing(
+        criterion, tuple(Place(name, *numbers[name], told_apart(best, numbers[name][0], steady)) for name in order)
+    )
+
+
+def _score(findings: Findings, name: str) -> float:
+    """Between equals, the one that scores more is named first."""
+    values = FINAL_SCORE.values(findings, name)
+    return estimate(values).value if values else -math.inf
+
+
+def standings(findings: Findings) -> tuple[Standing, ...]:
+    """By every criterion for which there are numbers, and which somebody met."""
+    found = (standing(findings, criterion) for criterion in CRITERIA)
+    return tuple(one for one in found if one is not None and math.isfinite(one.best.estimate.value))

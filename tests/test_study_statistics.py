@@ -1,0 +1,225 @@
+"""Statistics of studies against slow, literal twins, and what they refuse to say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rliable import metrics
+
+from repertory.studies import statistics
+from repertory.studies.criteria import ENV_STEPS_PER_S, FINAL_SCORE, SCORE_PER_STEP, SECONDS_TO_TARGET
+from repertory.studies.curve_figures import apart
+from repertory.studies.curves import curve, shared_span, span
+from repertory.studies.scaling import ladder, last_that_pays
+from repertory.studies.standings import standing, standings
+from repertory.studies.statistics import estimate, improvement, interquartile_mean, profiles, told_apart
+from studies_made_up import final, scaled, study, trial
+
+SCORES = st.lists(st.floats(-1000, 1000), min_size=1, max_size=12).map(tuple)
+
+
+def slow_iqm(values: tuple[float, ...]) -> float:
+    """Sort, cut a quarter off each end, add up, divide."""
+    ordered = sorted(values)
+    cut = int(0.25 * len(ordered))
+    kept = ordered[cut : len(ordered) - cut]
+    return sum(kept) / len(kept)
+
+
+def slow_improvement(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
+    """Count pairs."""
+    won = sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in ours for y in theirs)
+    return won / (len(ours) * len(theirs))
+
+
+def slow_chance(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
+    """How often a random division of all runs parts them at least as far: every division is looked at."""
+    every, size = ours + theirs, len(ours)
+    half = len(ours) * len(theirs) / 2
+
+    def distance(chosen: tuple[int, ...]) -> float:
+        first = tuple(every[index] for index in chosen)
+        rest = tuple(every[index] for index in range(len(every)) if index not in chosen)
+        return abs(slow_improvement(first, rest) * len(first) * len(rest) - half)
+
+    seen = distance(tuple(range(size)))
+    divisions = list(itertools.combinations(range(len(every)), size))
+    return sum(distance(chosen) >= seen - 1e-9 for chosen in divisions) / len(divisions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SCORES)
+def test_interquartile_mean_is_that_of_rliable_and_of_a_slow_loop(values: tuple[float, ...]) -> None:
+    found = float(interquartile_mean(np.asarray(values)))
+    assert found == pytest.approx(slow_iqm(values), rel=1e-9, abs=1e-9)
+    assert found == pytest.approx(float(metrics.aggregate_iqm(np.asarray(values)[:, None])), rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SCORES, SCORES)
+def test_probability_of_improvement_counts_pairs_as_rliable_does(x: tuple[float, ...], y: tuple[float, ...]) -> None:
+    found = float(statistics._pairs_won(np.asarray(x)[:, None], np.asarray(y)[:, None])[0])
+    assert found == pytest.approx(slow_improvement(x, y))
+    assert found == pytest.approx(
+        float(metrics.probability_of_improvement(np.asarray(x)[:, None], np.asarray(y)[:, None]))
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(*[st.lists(st.integers(-4, 4).map(float), min_size=3, max_size=5).map(tuple)] * 2)
+def test_contestants_are_told_apart_as_often_as_a_count_of_all_divisions_says(
+    x: tuple[float, ...], y: tuple[float, ...]
+) -> None:
+    assert told_apart(x, y) == (slow_chance(x, y) <= statistics.CHANCE + 1e-9)
+
+
+def test_same_data_give_the_same_interval_and_leave_the_global_generator_alone() -> None:
+    values = (1.0, 4.0, 2.0, 9.0, 3.0)
+    np.random.seed(5)
+    expected = np.random.random(3).tolist()
+    np.random.seed(5)
+    first = estimate.__wrapped__(values)
+    assert np.random.random(3).tolist() == expected
+    np.random.seed(6)
+    assert estimate.__wrapped__(values) == first
+
+
+def test_interval_is_the_percentile_bootstrap_of_a_slow_loop() -> None:
+    values = (10.0, 14.0, 11.0, 30.0, 12.0, 13.0, 9.0)
+    rng = np.random.default_rng(0)
+    drawn = [slow_iqm(tuple(rng.choice(values, len(values)))) for _ in range(4000)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    found = estimate(values)
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.6), pytest.approx(high, abs=0.9))
+
+
+def test_improvement_has_an_interval_around_its_value() -> None:
+    found = improvement((5.0, 6.0, 7.0, 8.0), (4.0, 5.5, 6.5, 3.0))
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.0 <= found.low < found.value < found.high <= 1.0
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_below_three_seeds_no_interval_is_invented_and_nobody_is_told_apart(seeds: int) -> None:
+    low, high = tuple(map(float, range(seeds))), tuple(map(float, range(100, 100 + seeds)))
+    assert (estimate(high).low, estimate(high).high) == (None, None)
+    assert improvement(high, low).low is None
+    assert not told_apart(low, high)
+    assert profiles({"a": low, "b": high}) == {}
+
+
+def test_three_seeds_never_tell_apart_and_four_do() -> None:
+    assert not told_apart((1.0, 2.0, 3.0), (10.0, 20.0, 30.0))
+    assert told_apart((1.0, 2.0, 3.0, 4.0), (10.0, 20.0, 30.0, 40.0))
+    assert statistics.chance_of_parting(3, 3) == pytest.approx(0.1)
+
+
+def test_rates_of_three_runs_that_hardly_scatter_are_told_apart_and_those_that_do_are_not() -> None:
+    assert told_apart((100.0, 101.0, 99.0), (200.0, 203.0, 198.0), steady=True)
+    assert not told_apart((100.0, 300.0, 30.0), (200.0, 90.0, 400.0), steady=True)
+    assert told_apart((1.0, 1.0, 1.0), (2.0, 2.0, 2.0), steady=True)
+    assert not told_apart((1.0, 1.0), (2.0, 2.0), steady=True)
+
+
+def test_never_is_later_than_any_time_and_has_no_interval() -> None:
+    assert estimate((3.0, math.inf, 4.0, math.inf, 5.0)) == statistics.Estimate(5.0, None, None, 5)
+    assert math.isinf(estimate((3.0, math.inf, math.inf)).value)
+    assert told_apart((3.0, 4.0, 5.0, 6.0), (math.inf,) * 4)
+
+
+def test_profile_is_the_share_of_runs_above_each_score() -> None:
+    found = profiles({"a": (-10.0, 0.0, 10.0, 10.0), "b": (5.0, 5.0, 5.0)})
+    for name, scores in (("a", (-10.0, 0.0, 10.0, 10.0)), ("b", (5.0, 5.0, 5.0))):
+        one = found[name]
+        literal = [sum(score > tau for score in scores) / len(scores) for tau in one.thresholds]
+        assert one.share.tolist() == pytest.approx(literal)
+        assert np.all(one.low <= one.share + 1e-12)
+        assert np.all(one.share <= one.high + 1e-12)
+    assert found["a"].share[0] == 1.0
+    assert found["a"].share[-1] == 0.0
+
+
+def test_last_score_is_carried_forward_for_solved_runs_only() -> None:
+    solved, longer = trial("a", 0, [1, 5.0], "solved"), trial("a", 1, [1, 2, 3, 4.0])
+    assert span([solved, longer], "seconds") == (1.0, 4.0)
+    found = curve(study([solved, longer]), "a", "seconds")
+    assert found is not None
+    assert found.score[-1] == pytest.approx((5.0 + 4.0) / 2)
+    stopped = trial("a", 0, [1, 5.0])
+    assert span([stopped, longer], "seconds") == (1.0, 2.0)
+
+
+def test_all_solved_curves_go_on_to_the_last_of_them() -> None:
+    runs = [trial("a", seed, [1.0] * seed + [9.0], "solved") for seed in range(1, 4)]
+    assert span(runs, "env_steps") == (1000.0, 4000.0)
+
+
+def test_curve_leaves_out_scores_that_are_not_numbers_and_has_none_without_scores() -> None:
+    gap = trial("a", 0, [1.0, math.nan, 3.0])
+    found = curve(study([gap]), "a", "seconds")
+    assert found is not None
+    assert found.score.tolist() == pytest.approx(np.linspace(1, 3, 100).tolist())
+    assert curve(study([trial("a", 0, []), trial("a", 1, [math.nan])]), "a", "seconds") is None
+
+
+def test_curve_has_a_band_from_three_seeds_on() -> None:
+    runs = [trial("a", seed, [float(seed), 10.0 + seed]) for seed in range(3)]
+    found = curve(study(runs), "a", "updates")
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert np.all(found.low <= found.score)
+    assert np.all(found.score <= found.high)
+    two = curve(study(runs[:2]), "a", "updates")
+    assert two is not None
+    assert two.low is None
+
+
+def test_mean_scores_are_compared_on_ground_that_all_runs_share() -> None:
+    fast, slow = trial("fast", 0, [0, 10, 20, 30.0], pace=1000), trial("slow", 0, [0, 10, 20, 30.0], pace=500)
+    findings = study([fast, slow])
+    assert shared_span(findings, "env_steps") == (1000.0, 2000.0)
+    assert SCORE_PER_STEP.values(findings, "slow")[0] == pytest.approx(20.0)
+    assert SCORE_PER_STEP.values(findings, "fast")[0] == pytest.approx(5.0)
+
+
+def test_a_run_that_ends_with_nan_has_no_final_score_however_good_it_was() -> None:
+    findings = study([trial("a", 0, [500.0, math.nan]), trial("a", 1, [1.0, 2.0])])
+    assert FINAL_SCORE.values(findings, "a") == (2.0,)
+
+
+def test_standing_puts_the_best_first_with_negative_scores_and_with_times() -> None:
+    findings = final({"a": [-20.0] * 3, "b": [-5.0] * 3, "c": [-300.0] * 3}, target=-10.0)
+    scores, times = standing(findings, FINAL_SCORE), standing(findings, SECONDS_TO_TARGET)
+    assert scores is not None
+    assert times is not None
+    assert [place.contestant for place in scores.places] == ["b", "a", "c"]
+    assert times.best.contestant in ("a", "b")
+    assert math.isinf(times.places[-1].estimate.value)
+
+
+def test_a_criterion_that_nobody_met_has_no_winner() -> None:
+    findings = final({"a": [1.0] * 3, "b": [2.0] * 3}, target=1000.0)
+    assert SECONDS_TO_TARGET not in [one.criterion for one in standings(findings)]
+
+
+def test_scaling_is_held_against_the_fewest_actors_and_stops_where_a_step_adds_less_than_half() -> None:
+    rungs = ladder(scaled(), ENV_STEPS_PER_S)
+    assert [rung.actors for rung in rungs] == [1, 2, 4, 8, 16, 32, 64]
+    assert rungs[2].ideal == pytest.approx(4 * rungs[0].rate.value)
+    assert last_that_pays(rungs).actors == 16
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=16).map(sorted))
+def test_labels_stay_in_order_within_the_figure_and_do_not_overlap(wished: list[float]) -> None:
+    heights = apart(wished, 0.05)
+    assert all(above - below >= 0.05 - 1e-9 for below, above in itertools.pairwise(heights))
+    assert heights[0] >= -1e-9
+    assert heights[-1] <= 1 + 1e-9
