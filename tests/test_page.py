@@ -59,12 +59,12 @@ def test_page_opens_without_errors_with_every_figure_visible(
     assert paper > 240 if scheme == "light" else paper < 50
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_page_of_a_scaling_study_shows_it_against_the_ideal(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_page_of_a_scaling_study_shows_it_against_the_ideal(browser: Browser, tmp_path: Path) -> None:
     path = page.write(scaled(), tmp_path)
     assert 'id="scaling"' in path.read_text()
-    seen = look(browser, path, width, "light")
-    assert (seen.errors, seen.blank(), seen.overflow) == ([], [], 0)
+    for width in (1280, 400):
+        seen = look(browser, path, width, "light")
+        assert (seen.errors, seen.blank(), seen.overflow) == ([], [], 0)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_every_figure_is_written_as_png_and_svg_with_text_as_text(report: Path) 
 
 
 def test_the_page_says_what_was_typed_what_failed_and_where(report: Path) -> None:
-    text = report.read_text()
+    text = re.sub("<[^>]*>", "", report.read_text())
     for said in ("repertory compare CartPole-v1 --seeds 5 --seconds 60", "&lt;no lever&gt;", "2 cores, 8 GB", "475"):
         assert said in text
 

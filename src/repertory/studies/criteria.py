@@ -78,8 +78,10 @@ SCORE_PER_STEP = Criterion(
 SCORE_PER_SECOND = Criterion(
     "mean score over the same time", "", "the highest mean score over the same time", True, _score_per_second
 )
-SECONDS_TO_TARGET = Criterion("time to target", "s", "the shortest time to target", False, _seconds_to_target)
-STEPS_TO_TARGET = Criterion("env steps to target", "env steps", "the shortest way to target", False, _steps_to_target)
+SECONDS_TO_TARGET = Criterion("time to target", "s", "the best time to target", False, _seconds_to_target)
+STEPS_TO_TARGET = Criterion(
+    "env steps to target", "env steps", "the best number of env steps to target", False, _steps_to_target
+)
 ENV_STEPS_PER_S = Criterion(
     "env steps per second", "env steps/s", "the fastest play", True, _env_steps_per_s, steady=True
 )

@@ -71,7 +71,7 @@ def render(findings: Findings, drawn: list[Drawn]) -> str:
         kind=KINDS.get(findings.kind, "Report"),
         style=STYLE,
         facts=_facts(findings),
-        command=html.escape(findings.command),
+        command=" ".join(f"<span>{html.escape(word)}</span>" for word in findings.command.split(" ")),
         sections="\n".join(_sections(findings, drawn)),
     )
 

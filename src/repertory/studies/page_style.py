@@ -49,6 +49,7 @@ dl.facts dt { color: var(--muted); }
 dl.facts dd { margin: 0; overflow-wrap: anywhere; }
 pre { margin: 0; padding: 0.85rem 1rem; background: var(--shade); border-radius: 6px; font: 0.86rem/1.55 var(--mono);
   white-space: pre-wrap; overflow-wrap: anywhere; }
+pre span { display: inline-block; max-width: 100%; }
 code { font-family: var(--mono); font-size: 0.9em; }
 .scroll { overflow-x: auto; border-block: 1px solid var(--rule); background:
   linear-gradient(to right, var(--paper) 40%, transparent) left / 2rem 100% no-repeat local,
@@ -80,6 +81,8 @@ figure h3 { font-size: 0.98rem; font-weight: 650; margin: 0 0 0.6rem; }
   dl.facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
   dl.facts dd { margin-bottom: 0.5rem; }
   .words { font-size: 1.08rem; }
+  .name, .wrap { min-width: 8.5rem; }
+  th, td { padding-inline: 0.4rem; }
 }
 @media print {
   body { font-size: 10pt; background: none; }

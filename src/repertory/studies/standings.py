@@ -65,11 +65,16 @@ def standing(findings: Findings, criterion: Criterion) -> Standing | None:
     if not numbers:
         return None
     sign = -1 if criterion.higher_is_better else 1
-    order = sorted(numbers, key=lambda name: (sign * numbers[name][1].value, -_score(findings, name)))
+    order = sorted(numbers, key=lambda name: (*_rank(*numbers[name], sign), -_score(findings, name)))
     best, steady = numbers[order[0]][0], criterion.steady
     return Standing(
         criterion, tuple(Place(name, *numbers[name], told_apart(best, numbers[name][0], steady)) for name in order)
     )
+
+
+def _rank(values: tuple[float, ...], estimated: Estimate, sign: int) -> tuple[float, float]:
+    """Those who get there with more of their seeds come first, then those who do best."""
+    return sum(map(math.isinf, values)) / len(values), sign * estimated.value
 
 
 def _score(findings: Findings, name: str) -> float:
