@@ -30,7 +30,7 @@ from repertory.studies.study import StudyDirectory
 from repertory.studies.tables import EVALUATION_KEYS, TRIAL_KEYS
 from study_commands import StudyProcess, finished, last_line, refusal, stamps, table
 
-TINY = words("--evaluations 4 --set eval_episodes=2 --set eval_max_steps=30 --set network.hidden=(16,16)")
+TINY = words("--cold --evaluations 4 --set eval_episodes=2 --set eval_max_steps=30 --set network.hidden=(16,16)")
 TWO = ["compare", "CartPole-v1", "--topologies", "single,hogwild", "--seeds", "2", "--seconds", "1", *TINY]
 RUNS = {"single-s0", "hogwild-s0", "single-s1", "hogwild-s1"}
 
@@ -174,7 +174,7 @@ def test_two_processes_on_one_study_are_refused(
 
 def test_api_returns_rows_for_a_table(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(study.parent.parent)
-    chosen = {"seeds": 2, "seconds": 1.0, "evaluations": 4, "set": TINY[3::2]}
+    chosen = {"seeds": 2, "seconds": 1.0, "evaluations": 4, "set": TINY[4::2], "cold": True}
     found = repertory.compare("CartPole-v1", topologies=["single", "hogwild"], **chosen)
     assert found.report is not None
     assert found.report.exists()
@@ -269,7 +269,9 @@ def test_study_in_which_nothing_finishes_ends_with_1(
     (tmp_path / "broken").touch()
     assert cli.main(["compare", "moody.py:make", "--topologies", "single", "--seeds", "1", "--seconds", "1"]) == 1
     said = capsys.readouterr().err
+    assert "warm-up 1/1: single" in said
     assert "1 of 1 runs failed" in said
+    assert not list(tmp_path.glob("studies/*/warm-up"))
     assert not list(tmp_path.glob("studies/*/report.html"))
 
 

@@ -18,11 +18,13 @@ from repertory.runs import launch
 from repertory.runs.config import RunOptions, change, options_for
 from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.spelling import train_words
+from repertory.runs.staging import draft
 from repertory.studies import ablate, compare, scale
 from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
 from repertory.studies.naming import distinct, slugs
 from repertory.studies.options import AblateOptions, CompareOptions, ScaleOptions
 from repertory.studies.tables import write_tables
+from repertory.studies.warm_up import warm_up_of
 from study_commands import refusal, table
 
 # Contestants
@@ -95,6 +97,15 @@ def _short(options: RunOptions, place: Path, name: str) -> RunOptions:
         options, {**tiny, "runs_dir": place, "name": name, "quiet": True, "network": {"hidden": (8,)}}
     )
     return changed
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "repertory/SlowCartPole-v1"])
+def test_warm_up_of_everybody_can_run_and_learns_at_once(environment: str, tmp_path: Path) -> None:
+    for entry in compare.entries(CompareOptions(environment)):
+        options, plan = draft(warm_up_of(entry.options, tmp_path))
+        assert (options.seconds, options.target_score, options.eval_every_s) == (2.0, None, None)
+        assert (options.eval_episodes, options.network) == (entry.options.eval_episodes, entry.options.network)
+        assert plan.unrolled or plan.q.learning_starts <= plan.environments * (plan.q.n_step + 1)
 
 
 def test_each_number_of_actors_is_a_contestant() -> None:

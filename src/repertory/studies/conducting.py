@@ -46,7 +46,7 @@ def conduct(kind: str, asked: StudyOptions, entries: list[Entry], say: Callable[
             _check_disk(study, parts, {entry.contestant.name: entry.kept_bytes for entry in entries})
         say(_announcement(study, programme))
         rounds = Rounds(study, parts, drop_checkpoints=asked.drop_checkpoints, say=say)
-        complete = rounds.play(retry_failed=asked.retry_failed)
+        complete = rounds.play(retry_failed=asked.retry_failed, warm_up=not asked.cold)
         findings = read_study(programme, study.runs)
         if not complete:
             return Outcome(study.path, findings, None, interrupted=True)
@@ -96,7 +96,7 @@ def _announcement(study: StudyDirectory, programme: Programme) -> str:
     contestants, seeds = len(programme.contestants), programme.seeds
     each = f"{_counted(contestants, 'contestant')} × {_counted(seeds, 'seed')}"
     runs, seconds = contestants * seeds, programme.options[0].seconds
-    most = "" if seconds is None else f", {duration(runs * (seconds + START_S))} in all at most"
+    most = "" if seconds is None else f", about {duration(runs * (seconds + START_S))} in all at most"
     return f"{each}: {_counted(runs, 'run')}, {programme.budget} each{most}; the study lies in {study.path}"
 
 

@@ -41,6 +41,8 @@ class StudyOptions:
     """The study directory's name; by default made of the command and the environment."""
     studies_dir: Path = Path("studies")
     """Where study directories lie."""
+    cold: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """No short run of each contestant first: then compiling is on the clock of its first run."""
     drop_checkpoints: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Remove each run's checkpoint, replay included, as soon as it has finished."""
     retry_failed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

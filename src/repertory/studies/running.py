@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from repertory.runs.config import RunOptions
 from repertory.studies.process import RunProcess, cause_of
 from repertory.studies.programme import Part
 from repertory.studies.reading import read_trial
 from repertory.studies.study import StudyDirectory, clear, record_failure, state_of
+from repertory.studies.warm_up import NAME, warm_up_of
 
 INTERRUPTED = 130
 
@@ -29,25 +31,40 @@ class Rounds:
         self._process: RunProcess | None = None
         self._spent: list[float] = []
 
-    def play(self, *, retry_failed: bool) -> bool:
+    def play(self, *, retry_failed: bool, warm_up: bool) -> bool:
         """Make every run that is not there yet; whether all were made, and nobody interrupted."""
         again = ("absent", "unfinished", "failed") if retry_failed else ("absent", "unfinished")
         due = [part for part in self.parts if state_of(part.path) in again]
         if len(due) < len(self.parts):
             self.say(f"{len(self.parts) - len(due)} of {len(self.parts)} runs are there already")
         with self._signals():
+            if warm_up:
+                self._warm_up(due)
             for left, part in zip(reversed(range(len(due))), due, strict=True):
                 if self.asked or not self._make(part):
                     return False
                 self.say(self._line(part, left))
         return True
 
+    def _warm_up(self, due: list[Part]) -> None:
+        """For those of whom no run has finished; what fails here will fail again, and be told then."""
+        warm = {part.contestant.name for part in self.parts if state_of(part.path) == "finished"}
+        firsts: dict[str, Part] = {}
+        for part in due:
+            if part.contestant.name not in warm:
+                firsts.setdefault(part.contestant.name, part)
+        for count, (name, part) in enumerate(firsts.items(), start=1):
+            if not self.asked:
+                self.say(f"warm-up {count}/{len(firsts)}: {name}")
+                clear(self.study.path / NAME)
+                self._perform(warm_up_of(part.options, self.study.path))
+                clear(self.study.path / NAME)
+
     def _make(self, part: Part) -> bool:
         """One run; whether it came to an end by itself."""
-        if part.path.exists():
-            clear(part.path)
+        clear(part.path)
         began = time.monotonic()
-        exit_code, printed = self._perform(part)
+        exit_code, printed = self._perform(part.options)
         if state_of(part.path) != "finished":
             if self.asked or exit_code == INTERRUPTED:
                 return False
@@ -57,10 +74,10 @@ class Rounds:
         self._spent.append(time.monotonic() - began)
         return True
 
-    def _perform(self, part: Part) -> tuple[int, str]:
+    def _perform(self, options: RunOptions) -> tuple[int, str]:
         """The run's exit code and what it printed."""
         place = self.study.path / ".stderr.txt"
-        self._process = RunProcess(part.options, place)
+        self._process = RunProcess(options, place)
         if self.asked:  # a signal came while it was being started
             self._process.interrupt()
         exit_code, printed = self._process.wait(), self._process.printed()

@@ -103,12 +103,13 @@ def _result(run: Path) -> dict[str, Any]:
 
 
 def clear(run: Path) -> None:
-    """Remove a run that is to be begun anew.
+    """Remove a run that is to be begun anew, if it is there.
 
     It is not resumed: its clock would count the start-up, and the compiling, twice, and a company's resumed run is not
     the run that nobody interrupted; so its speed and its scores would not be comparable.
     """
-    shutil.rmtree(run)
+    if run.exists():
+        shutil.rmtree(run)
 
 
 def record_failure(part: Part, exit_code: int, cause: str, printed: str) -> None:
