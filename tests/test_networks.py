@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import twins
-from repertory.agents.networks import NetworkOptions, NoisyDense, PatchConv, choose_kind, encode
+from repertory.agents.networks import NetworkOptions, NoisyDense, PatchConv, build_network, choose_kind, encode
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
@@ -92,7 +92,22 @@ def test_auto_looks_at_height_and_width(spec: ObservationSpec, kind: str) -> Non
     assert choose_kind(NetworkOptions(), spec) == kind
 
 
-@pytest.mark.parametrize("kind", ["nature", "small"])
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        ("nature", [(8 * 8 * 4, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64), (7 * 7 * 64, 512), (512, 3)]),
+        ("first", [(8 * 8 * 4, 16), (4 * 4 * 16, 32), (9 * 9 * 32, 256), (256, 3)]),
+    ],
+)
+def test_networks_for_screens_are_those_of_the_papers(kind: Any, shapes: list[tuple[int, int]]) -> None:
+    spec = image(84, 84, stack=4)
+    module = build_network(NetworkOptions(kind), spec, (3,), False)
+    variables = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, *spec.seen_shape), jnp.uint8))
+    kernels = [leaf.shape for leaf in jax.tree.leaves(variables) if len(leaf.shape) == 2]
+    assert sorted(kernels) == sorted(shapes)
+
+
+@pytest.mark.parametrize("kind", ["nature", "first", "small"])
 def test_convolutions_of_what_is_no_image_are_refused(kind: Any) -> None:
     with pytest.raises(UserError, match=r"use --network\.kind mlp"):
         choose_kind(NetworkOptions(kind=kind), VECTOR.observation)

@@ -26,7 +26,14 @@ import rlax
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rollout
 from repertory.agents.kept import keep_passes
 from repertory.agents.light import make_light
-from repertory.agents.networks import NetworkOptions, Recurrent, build_policy_network, choose_kind, convolves
+from repertory.agents.networks import (
+    CONVOLUTIONS,
+    NetworkOptions,
+    Recurrent,
+    build_policy_network,
+    choose_kind,
+    convolves,
+)
 from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
 from repertory.agents.q_learning import SLICE, fresh_state, legal, measure_layout
 from repertory.agents.vector import Layout
@@ -159,7 +166,7 @@ def make_actor_critic(
         respond=jax.jit(respond),
         layers=jax.jit(layout.unravel),
         keeping=keep_passes(model.flat_features, model.answers, layout, loss, spec.observation)
-        if kind == "nature"
+        if kind in CONVOLUTIONS
         else None,
         core=2 * network.core,
         updates_per_call=options.updates_per_batch,

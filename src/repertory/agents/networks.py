@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,12 @@ from repertory.specs import ObservationSpec, Part
 
 KEPT = "repertory: kept for the backward pass"
 """Name of what is costly to compute and cheap to keep: the layers' outputs, not the patches that they read."""
-Kind = Literal["auto", "mlp", "nature", "small"]
+Kind = Literal["auto", "mlp", "nature", "first", "small"]
+CONVOLUTIONS: Mapping[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
+    "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    "first": (((16, 8, 4), (32, 4, 2)), 256),
+}
+"""Features, size and stride of each layer, and the width of the hidden layer after them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class NetworkOptions:
     """Which network reads the observations."""
 
     kind: Kind = "auto"
-    """`mlp`, `nature` (Mnih et al. 2015), `small` (10×10 MinAtar planes); `auto` looks at the observation."""
+    """`mlp`, `nature` (Mnih et al. 2015), `first` (the smaller one of 2013, and of A3C), `small` (10×10 MinAtar planes);
+    `auto` looks at the observation."""
     hidden: tuple[int, ...] = (120, 84)
     """Widths of the hidden layers of an `mlp`."""
     module: str | None = None
@@ -123,16 +129,17 @@ class Network(nn.Module):
         return jnp.concatenate(outputs, axis=-1)
 
     def _features(self, x: jax.Array) -> tuple[jax.Array, tuple[int, ...]]:
-        if self.kind == "nature":
-            for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+        if self.kind in CONVOLUTIONS:
+            layers, hidden = CONVOLUTIONS[self.kind]
+            for features, size, stride in layers:
                 x = nn.relu(checkpoint_name(PatchConv(features, size, stride)(x), KEPT))
-            return x.reshape(x.shape[0], -1), (512,)
+            return x.reshape(x.shape[0], -1), (hidden,)
         if self.kind == "small":
             x = nn.relu(PatchConv(16)(x))
             return x.reshape(x.shape[0], -1), (128,)
         x = x.reshape(x.shape[0], -1)
-        for hidden in self.hidden[:-1]:
-            x = nn.relu(nn.Dense(hidden)(x))
+        for width in self.hidden[:-1]:
+            x = nn.relu(nn.Dense(width)(x))
         return x, self.hidden[-1:]
 
 
@@ -161,7 +168,7 @@ def _encode_part(x: jax.Array, part: Part) -> jax.Array:
 def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
     """The network that `auto` stands for."""
     if options.kind != "auto":
-        if options.kind in ("nature", "small") and not spec.is_image:
+        if options.kind in (*CONVOLUTIONS, "small") and not spec.is_image:
             raise UserError(
                 f"network.kind {options.kind!r} reads images, but the observation has shape {spec.seen_shape}; "
                 "use --network.kind mlp"
@@ -175,7 +182,7 @@ def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
 
 def convolves(options: NetworkOptions, spec: ObservationSpec) -> bool:
     """Whether the network has, or may have, real convolutions."""
-    return options.module is not None or choose_kind(options, spec) == "nature"
+    return options.module is not None or choose_kind(options, spec) in CONVOLUTIONS
 
 
 def build_network(options: NetworkOptions, spec: ObservationSpec, streams: tuple[int, ...], noisy: bool) -> nn.Module:

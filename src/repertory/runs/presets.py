@@ -96,7 +96,8 @@ PRESETS = (
             "eval_every": 5_000,
             "agent": _CARTPOLE,
         },
-        critic=_CARTPOLE_CRITIC,
+        _CARTPOLE_TOPOLOGIES,
+        _CARTPOLE_CRITIC,
     ),
     Preset(
         "repertory/TMaze",
