@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-WIDTH, DEPTH = 512, 120
+WIDTH, DEPTH = 512, 200
 
 
 class FrozenEncoder(nn.Module):

@@ -118,11 +118,14 @@ OFTEN = (
 )
 
 
+KILLS = 12
+
+
 def test_kill_at_any_instant_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     chance, run, last = random.Random(3), tmp_path / "runs/often", 0
     command = train(tmp_path, "often", 10**7, OFTEN)
     first_evaluation = None
-    for number in range(20):
+    for number in range(KILLS):
         until(lambda command=command: saves(run, command) or not command.process.is_alive(), what="a checkpoint")
         time.sleep(chance.uniform(0, 0.2))
         command.signal(signal.SIGKILL)
@@ -133,7 +136,7 @@ def test_kill_at_any_instant_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -
             assert state["env_steps"] >= last, "a kill takes back nothing that was saved before"
             last = state["env_steps"]
             first_evaluation = first_evaluation or next(iter(state["history"]["evaluations"]), None)
-        if number < 19:
+        if number < KILLS - 1:
             command = resume(tmp_path, "often")
     total = max(last, 1000) + 300
     assert resume(tmp_path, "often", "--env-steps", total).wait() == 0
@@ -141,7 +144,7 @@ def test_kill_at_any_instant_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -
     assert_same_run(tmp_path / "runs/whole", run)
     assert first_evaluation is not None
     assert result(run)["evaluations"][0] == first_evaluation
-    assert result(run)["resumes"] >= 15
+    assert result(run)["resumes"] >= KILLS - 4
     assert total <= result(run)["env_steps"] < total + 16
 
 
