@@ -37,8 +37,8 @@ class NetworkOptions:
     """Which network reads the observations."""
 
     kind: Kind = "auto"
-    """`mlp`, `nature` (Mnih et al. 2015), `first` (the smaller one of 2013, and of A3C), `small` (10×10 MinAtar planes);
-    `auto` looks at the observation."""
+    """`mlp`, `nature` (Mnih et al. 2015), `first` (of 2013, smaller), `small` (10×10 MinAtar planes); `auto` looks at the
+    observation."""
     hidden: tuple[int, ...] = (120, 84)
     """Widths of the hidden layers of an `mlp`."""
     module: str | None = None
