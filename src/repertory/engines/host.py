@@ -23,7 +23,7 @@ from repertory.engines.casting import Casting
 from repertory.engines.collective import GlooCollective
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
-from repertory.engines.stage import LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
+from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
@@ -36,7 +36,7 @@ LEAVE_S = 3.0
 """So long a process waits for its other members when one has left."""
 BUILDING = threading.Lock()
 """One member after the other: importing a user's file twice at once would find half of it."""
-PLAYERS, YIELDING = ("collector", "evaluator"), 15
+COLLECTOR_YIELDS, EVALUATOR_YIELDS = 15, 5
 """Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end."""
 
 
@@ -86,8 +86,8 @@ def _prepare(kit: Kit, member: Member) -> Agent:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     wake_up_sharply()
-    if member.role in PLAYERS:
-        os.nice(YIELDING)
+    if member.role == "collector":
+        os.nice(COLLECTOR_YIELDS)  # before it starts threads, which inherit it
     if member.role in plan.topology.together and plan.ranks > 1:
         GlooCollective.join(kit.meeting, plan.ranks, member.rank)
     return plan.make_agent(kit.threads)
@@ -157,6 +157,8 @@ class Host:
         self.roles: list[Role] = self.casting.build(self.member)
         self._failed_at = -1
         self._failures = 0
+        if self.member.role == "evaluator":
+            os.nice(EVALUATOR_YIELDS)  # only now: everybody waits for who builds slowly
 
     def _ring(self, members: Sequence[int]) -> None:
         for index in members:
@@ -167,7 +169,7 @@ class Host:
         """Those who play wait for those who publish; the heartbeat's deadline ends a vain wait."""
         if self.member.role in ("server", "learner", "thread", "rank", "adjuster"):
             return
-        while int(self.stage.phase[0]) == RUN and not self._published():
+        while int(self.stage.phase[0]) != LEAVE and not self._published():
             time.sleep(0.005)
 
     def _published(self) -> bool:
@@ -177,6 +179,8 @@ class Host:
 
     def run(self) -> None:
         """Work while there is work, rest while there is none, until it is time to leave."""
+        while self.stage.phase[0] == BUILD:
+            self._rest_until_rung()
         while True:
             self.page.beat()
             if self._on():
@@ -229,6 +233,13 @@ class Host:
         finally:
             row["waiting"] = 0
 
+    def _rest_until_rung(self) -> None:
+        """A while in which nothing is to be done, whoever rings."""
+        self.page.beat()
+        self.page.row["waiting"] = 1
+        self.bell.wait(REST_S)
+        self.page.row["waiting"] = 0
+
     def _attend(self) -> bool:
         """Pause or leave; False = leave."""
         for role in self.roles:
@@ -239,10 +250,7 @@ class Host:
         while (
             phase[0] in (PAUSE, LEARN) and row["settled"] == phase[1]
         ):  # the next pause may begin before this one's end is seen
-            self.page.beat()
-            row["waiting"] = 1
-            self.bell.wait(REST_S)
-            row["waiting"] = 0
+            self._rest_until_rung()
         if phase[0] != LEAVE:
             return True
         for role in self.roles:

@@ -14,7 +14,7 @@ from repertory.agents.agent import Agent
 from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_state
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block
-from repertory.engines.stage import LEARN, LEAVE, PAUSE, PLAYING, RUN, Stage
+from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Stage
 from repertory.engines.supervisor import Supervisor
 from repertory.roles.ledger import Page
 
@@ -45,9 +45,13 @@ class ProcessesEngine:
             self.bells[index].ring()
 
     def start(self) -> None:
-        """Start everybody, and wait until all have built their roles; after a checkpoint, let everybody go on."""
+        """Start everybody; once all have built their roles, or after a checkpoint, let everybody go on.
+
+        Nobody plays before: those steps would be on no clock.
+        """
         if not self._started:
             self._started = True
+            self.stage.phase[0] = BUILD
             self.supervisor.start()
             while not self.supervisor.ready and not self.dismissed():
                 self.supervisor.check()
@@ -105,8 +109,11 @@ class ProcessesEngine:
         return [event.sentence() + (f"\n{event.trace.rstrip()}" if event.trace else "") for event in events]
 
     def settle(self) -> dict[str, Any]:
-        """Pause everybody, and return everything a checkpoint needs; `start` lets them go on."""
-        self._bring_to_rest(PAUSE, range(len(self.bells)))
+        """Pause everybody, and return everything a checkpoint needs; `start` lets them go on.
+
+        But for an evaluation, which changes nothing of that and may take long: it is played to its end meanwhile.
+        """
+        self._bring_to_rest(PAUSE, self.stage.indices(*{member.role for member in self.stage.members} - {"evaluator"}))
         return checkpoint_state(self.stage)
 
     def stop_playing(self) -> None:

@@ -29,7 +29,7 @@ from repertory.roles.adjuster import Adjuster
 from repertory.roles.ledger import KEPT, Page, ledger_fields
 from repertory.roles.safe import Safe
 
-RUN, PAUSE, LEAVE, LEARN = 0, 1, 2, 3
+RUN, PAUSE, LEAVE, LEARN, BUILD = 0, 1, 2, 3, 4
 BATCHES_AHEAD = 3
 NOTE_BYTES = 8192
 CHECKSUMS = 1024
