@@ -37,7 +37,7 @@ class NetworkOptions:
     """Which network reads the observations."""
 
     kind: Kind = "auto"
-    """`mlp`, `nature` (Mnih et al. 2015), `first` (of 2013, smaller), `small` (10×10 MinAtar planes); `auto` looks at the
+    """`mlp`, `nature` (Mnih et al. 2015), `first` (of 2013, smaller), `small` (10×10 MinAtar planes); `auto`: by the
     observation."""
     hidden: tuple[int, ...] = (120, 84)
     """Widths of the hidden layers of an `mlp`."""
