@@ -56,6 +56,16 @@ def wake_up_sharply() -> None:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
+def interrupt_nobody() -> None:
+    """Ask Linux to let whoever runs go on when a thread of this process wakes up, and those that it starts later.
+
+    For threads that share an interpreter: one that is woken while another has the interpreter's lock could only wait.
+    Elsewhere nothing is asked.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def keep_freed_memory() -> None:
     """Ask glibc not to give freed memory back to the system: the large arrays of every update are page faults again.
 

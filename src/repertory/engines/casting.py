@@ -5,17 +5,19 @@ The same for every engine: inline all members are built in one process, else eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from repertory.agents.light import ROWS
 from repertory.engines.boards import BatchSlots
 from repertory.engines.plan import ANSWERING
 from repertory.engines.servers import ShardedServers
 from repertory.engines.stage import PLAYING, Member, Stage
+from repertory.errors import EnvironmentFailure
 from repertory.experience import environments
 from repertory.experience.environments import Environments
 from repertory.experience.unrolls import UnrollWriter
@@ -23,6 +25,7 @@ from repertory.roles.actor import Actor
 from repertory.roles.adjuster import Adjuster
 from repertory.roles.answers import Drawn, Greedy
 from repertory.roles.batches import Drawer, Lesson
+from repertory.roles.crew import Crew
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
 from repertory.roles.exploration import generator
 from repertory.roles.gradient_worker import Exchange, GradientWorker
@@ -72,42 +75,77 @@ class Casting:
             "trainer": self._trainer,
             "adjuster": self._adjuster,
         }
+        return builders[member.role](member, self._enter(member))
+
+    def _enter(self, member: Member) -> Page:
+        """The page of a member that starts."""
         page = self.stage.page(member)
         page.count("starts")
         if member.role in ("collector", "evaluator", "actor", *ANSWERING):
             compute_at_once()
-        return builders[member.role](member, page)
+        return page
+
+    def crew(
+        self,
+        members: Sequence[Member],
+        recover: Callable[[Actor, EnvironmentFailure], None],
+        wake: Callable[[], None],
+    ) -> Crew:
+        """Collectors that share a process: a thread for the environments of each, and one policy for all."""
+        stage, plan = self.stage, self.stage.plan
+        pages = [self._enter(member) for member in members]
+        count, period = len(members) * plan.envs_per_actor, plan.company.pull_period
+        policy = self._policy(members[0].rank, stage.board(), count, pull_period=period, valued=plan.valued)
+        policy.pull()
+        may_play = self._not_ahead(pages[0])
+        actors = [
+            self._lane_actor(page, member.rank, policy, may_play) for page, member in zip(pages, members, strict=True)
+        ]
+        return Crew(
+            actors,
+            policy,
+            begin=self.begin,
+            recover=recover,
+            may_play=may_play,
+            wake=wake,
+            dismissed=self.dismissed,
+            any_number=stage.agent.light is not None and count <= ROWS,
+        )
 
     def _actor(
         self, member: Member, page: Page, weights: Weights, may_play: Callable[[], bool], **policy: Any
     ) -> Actor:
         """Plays the lanes of its rank with a copy of the weights."""
-        agent, seed, rank = self.stage.agent, self.stage.plan.seed, member.rank
-        return self._lane_actor(page, rank, LocalPolicy(agent, weights, seed=seed, rank=rank, **policy), may_play)
+        local = self._policy(member.rank, weights, self.stage.plan.envs_per_actor, **policy)
+        return self._started(self._lane_actor(page, member.rank, local, may_play))
+
+    def _policy(self, rank: int, weights: Weights, count: int, **policy: Any) -> LocalPolicy:
+        """For so many environments."""
+        return LocalPolicy(
+            self.stage.agent, weights, seed=self.stage.plan.seed, rank=rank, environments=count, **policy
+        )
 
     def _lane_actor(
         self, page: Page, rank: int, policy: LocalPolicy | RemotePolicy, may_play: Callable[[], bool]
     ) -> Actor:
-        """Plays the lanes of its rank; an actor that starts anew leaves no episode half open."""
+        """Plays the lanes of its rank."""
         stage, plan = self.stage, self.stage.plan
-        return self._started(
-            Actor(
-                self._environments(rank, page, plan.envs_per_actor),
-                policy,
-                stage.lanes,
-                page,
-                plan.exploration(rank),
-                first_lane=rank * plan.envs_per_actor,
-                seed=plan.seed,
-                rank=rank,
-                watch=Unwatched(),
-                start=int(page.row["starts"]),
-                may_play=may_play,
-            )
+        return Actor(
+            self._environments(rank, page, plan.envs_per_actor),
+            policy,
+            stage.lanes,
+            page,
+            plan.exploration(rank),
+            first_lane=rank * plan.envs_per_actor,
+            seed=plan.seed,
+            rank=rank,
+            watch=Unwatched(),
+            start=int(page.row["starts"]),
+            may_play=may_play,
         )
 
     def _started(self, actor: Actor) -> Actor:
-        actor.experience.interrupt(actor.lanes)
+        actor.policy.pull()  # type: ignore[attr-defined]  # random actions name a version, too
         self.begin(actor)
         return actor
 
@@ -175,10 +213,10 @@ class Casting:
         self.begin(actor)
 
     def begin(self, actor: Actor) -> None:
-        """Episodes from seeds that no start of this or another actor has had."""
+        """Episodes from seeds that no start of this or another actor has had; none is left half open."""
         plan, page = self.stage.plan, actor.page
         key = (int(page.row["starts"]), page.own_env_steps)
-        actor.policy.pull()  # type: ignore[attr-defined]  # random actions name a version, too
+        actor.experience.interrupt(actor.lanes)
         actor.restart(environments.seeds(plan.seed, actor.rank, actor.environments.count, *key))
 
     def _drawer(self, page: Page, rank: int | None, updates_per_call: int = 1) -> Drawer:
@@ -207,6 +245,12 @@ class Casting:
 
     def _collector(self, member: Member, page: Page) -> list[Role]:
         stage, plan = self.stage, self.stage.plan
+        period, may_play = plan.company.pull_period, self._not_ahead(page)
+        return [self._actor(member, page, stage.board(), may_play, pull_period=period, valued=plan.valued)]
+
+    def _not_ahead(self, page: Page) -> Callable[[], bool]:
+        """Whether collectors may play on: the learner keeps up, and the run has steps left."""
+        stage, plan = self.stage, self.stage.plan
         ring, due_at = stage.bell("memory"), stage.arrays["due_at"]
 
         most = 0  # env steps known to be allowed: what the learner has done is looked up only beyond them
@@ -220,8 +264,7 @@ class Casting:
                 most = min(plan.env_steps, plan.most_env_steps(page.updates))
             return env_steps < most
 
-        period = plan.company.pull_period
-        return [self._actor(member, page, stage.board(), may_play, pull_period=period, valued=plan.valued)]
+        return may_play
 
     def _memory(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
         stage = self.stage
@@ -295,7 +338,7 @@ class Casting:
             wake_learner()
             return page.env_steps < min(plan.env_steps, plan.most_env_steps(page.updates))
 
-        return self._lane_actor(page, rank, self._asking(page, rank), may_play)
+        return self._started(self._lane_actor(page, rank, self._asking(page, rank), may_play))
 
     def _answering(self, member: Member, page: Page) -> list[Role]:
         stage, plan, rank = self.stage, self.stage.plan, member.rank

@@ -1,6 +1,6 @@
 """The inside of a child process: builds its members' roles and lets them work until the driver says otherwise.
 
-A process has one member, or several that mostly wait for their environments: each of those has a thread.
+A process has one member, or a crew of several that mostly wait for their environments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -27,15 +26,18 @@ from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Me
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
-from repertory.runtime import die_with_fork_server, keep_freed_memory, name_process, start_jax, wake_up_sharply
+from repertory.runtime import (
+    die_with_fork_server,
+    interrupt_nobody,
+    keep_freed_memory,
+    name_process,
+    start_jax,
+    wake_up_sharply,
+)
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
 USER_ERROR = 2
-LEAVE_S = 3.0
-"""So long a process waits for its other members when one has left."""
-BUILDING = threading.Lock()
-"""One member after the other: importing a user's file twice at once would find half of it."""
 COLLECTOR_YIELDS, EVALUATOR_YIELDS = 15, 5
 """Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end."""
 
@@ -65,12 +67,9 @@ def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     with _last_words(kit):
         agent = _prepare(kit, members_of(kit.plan)[crew[0]])
-    others = [threading.Thread(target=_serve, args=(kit, agent, index), daemon=True) for index in crew[1:]]
-    for other in others:
-        other.start()
-    _serve(kit, agent, crew[0])
-    for other in others:
-        other.join(LEAVE_S)
+        if len(crew) > 1:
+            interrupt_nobody()
+        Host(kit, agent, crew).run()
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
@@ -91,14 +90,6 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     if member.role in plan.topology.together and plan.ranks > 1:
         GlooCollective.join(kit.meeting, plan.ranks, member.rank)
     return plan.make_agent(kit.threads)
-
-
-def _serve(kit: Kit, agent: Agent, index: int) -> None:
-    """One member's life."""
-    with _last_words(kit):
-        with BUILDING:
-            host = Host(kit, agent, index)
-        host.run()
 
 
 @contextlib.contextmanager
@@ -138,25 +129,27 @@ def read_report(fd: int) -> tuple[str, str]:
 
 
 class Host:
-    """One member's roles, taking turns."""
+    """The roles of one member taking turns, or a crew; the first member's bell wakes all of it."""
 
-    def __init__(self, kit: Kit, agent: Agent, index: int) -> None:
+    def __init__(self, kit: Kit, agent: Agent, crew: tuple[int, ...]) -> None:
         plan = kit.plan
         self.kit = kit
         self.stage = Stage(plan, agent, kit.block.arrays(), self._ring)
         self.waiting = self.stage.ledger["waiting"]
-        self.member: Member = self.stage.members[index]
+        self.pages = list(crew)
+        self.members = [self.stage.members[index] for index in crew]
+        self.member: Member = self.members[0]
         self.page = self.stage.page(self.member)
-        self.bell = kit.bells[index]
+        self.bell = kit.bells[crew[0]]
         self.casting = Casting(
             self.stage,
             lambda rank: GlooCollective(rank, plan.ranks, self.page),
             lambda: int(self.stage.phase[0]) == LEAVE,
         )
         self._await_weights()
-        self.roles: list[Role] = self.casting.build(self.member)
-        self._failed_at = -1
-        self._failures = 0
+        self.crew = self.casting.crew(self.members, self._recover, self.bell.ring) if len(crew) > 1 else None
+        self.roles: list[Role] = self.casting.build(self.member) if self.crew is None else [self.crew]
+        self._failures: dict[int, tuple[int, int]] = {}
         if self.member.role == "evaluator":
             os.nice(EVALUATOR_YIELDS)  # only now: everybody waits for who builds slowly
 
@@ -182,12 +175,19 @@ class Host:
         while self.stage.phase[0] == BUILD:
             self._rest_until_rung()
         while True:
-            self.page.beat()
+            self._beat()
             if self._on():
                 if not self._turn():
                     self._rest()
             elif not self._attend():
                 return
+
+    def _beat(self) -> None:
+        """Say who lives; a crew knows which of it."""
+        if self.crew is None:
+            self.page.beat()
+        else:
+            self.crew.beat()
 
     def _on(self) -> bool:
         """Whether it is time to work; at the end of a run only those do who play no more steps."""
@@ -201,41 +201,44 @@ class Host:
             for role in self.roles:
                 worked += role.step()
         except EnvironmentFailure as error:
+            if not isinstance(role, Actor):
+                raise
             self._recover(role, error)
             worked = 1
-        if worked:
+        if worked and self.crew is None:  # else it has written down whose work it was
             self.page.row["work"] += worked
         return worked > 0
 
-    def _recover(self, actor: Role, error: EnvironmentFailure) -> None:
+    def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
         """New environments, new episodes, a fresh seed; the half episode is joined to none."""
-        played = self.page.own_env_steps
-        self._failures = self._failures + 1 if played == self._failed_at else 1
-        self._failed_at = played
-        if not isinstance(actor, Actor) or self._failures > self.stage.plan.company.restarts:
+        page, played = actor.page, actor.page.own_env_steps
+        failed_at, failures = self._failures.get(page.member, (-1, 0))
+        failures = failures + 1 if played == failed_at else 1
+        self._failures[page.member] = (played, failures)
+        if failures > self.stage.plan.company.restarts:
             raise error
         write_report(self.kit.report.fd, str(error), _trace(error.__cause__ or error))
-        self.page.count("failures")
-        self.page.count("starts")
+        page.count("failures")
+        page.count("starts")
         with contextlib.suppress(Exception):
             actor.environments.close()
-        actor.experience.interrupt(actor.lanes)
         self.casting.renew(actor)
 
     def _rest(self) -> None:
         """Wait for the bell. The flag goes up before the last look, so that no ring is missed."""
         row, began = self.page.row, time.monotonic()
-        row["waiting"] = 1
+        row["waiting"] = self.crew is None or self.crew.held
         try:
             if not self._turn() and self._on():
                 self.bell.wait(REST_S)
-                row["idle_s"] += time.monotonic() - began
+                if self.crew is None:  # else it counts whose time it was
+                    row["idle_s"] += time.monotonic() - began
         finally:
             row["waiting"] = 0
 
     def _rest_until_rung(self) -> None:
         """A while in which nothing is to be done, whoever rings."""
-        self.page.beat()
+        self._beat()
         self.page.row["waiting"] = 1
         self.bell.wait(REST_S)
         self.page.row["waiting"] = 0
@@ -244,9 +247,9 @@ class Host:
         """Pause or leave; False = leave."""
         for role in self.roles:
             role.settle()
-        self.stage.write_note(self.member, {"roles": [role.state() for role in self.roles]})
+        self._write_notes()
         row, phase = self.page.row, self.stage.phase
-        row["settled"] = int(phase[1])
+        self.stage.ledger["settled"][self.pages] = int(phase[1])
         while (
             phase[0] in (PAUSE, LEARN) and row["settled"] == phase[1]
         ):  # the next pause may begin before this one's end is seen
@@ -257,3 +260,10 @@ class Host:
             with contextlib.suppress(Exception):
                 role.close()
         return False
+
+    def _write_notes(self) -> None:
+        """What a checkpoint keeps of each member, whoever it shares a process with."""
+        states = [role.state() for role in self.roles]
+        notes = [states] if self.crew is None else [[state] for state in states[0]["actors"]]
+        for member, note in zip(self.members, notes, strict=True):
+            self.stage.write_note(member, {"roles": note})

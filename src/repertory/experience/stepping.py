@@ -131,7 +131,9 @@ class Watch:
 
     def check_observations(self, observations: Array) -> None:
         """No NaN and no infinity, in any of [E, ...]."""
-        if observations.dtype.kind != "f" or (observations.size < FEW and math.isfinite(observations.sum())):
+        if observations.dtype.kind != "f":
+            return
+        if observations.size < FEW and math.isfinite(sum(observations.ravel().tolist())):
             return
         finite = np.isfinite(observations)
         if np.count_nonzero(finite) == finite.size:

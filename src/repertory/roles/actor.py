@@ -65,20 +65,19 @@ class Actor:
         """
         if not self.may_play():
             return False
-        actions = self._actions if self._actions is not None else self._choose()
+        actions = self._actions if self._actions is not None else self.choose()
         if actions is None:
             return False
         self.watch.lap("act")
         result = self.environments.step(actions)
         self.watch.lap("environment")
-        self._store(actions, result)
-        self._account(result)
+        self.take(actions, result, self.policy.version, self.policy.keep(actions))
         self.watch.lap("store")
-        self._actions = self._choose() if self.may_ask() else None
+        self._actions = self.choose() if self.may_ask() else None
         self.watch.lap("act")
         return True
 
-    def _choose(self) -> NDArray[np.integer[Any]] | None:
+    def choose(self) -> NDArray[np.integer[Any]] | None:
         """ε-greedy actions; the policy is not asked where chance decides for every environment."""
         if self._waiting is None:
             if self.environments.count == 1:
@@ -115,11 +114,37 @@ class Actor:
             return self._answer()
         return greedy
 
-    def _store(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
-        """Into the lanes: the steps taken, then the episodes begun."""
-        if result.quiet:
-            self._store_quiet(actions, result)
+    def take(
+        self, actions: NDArray[np.integer[Any]], result: Step, version: int, kept: NDArray[np.float32] | None
+    ) -> None:
+        """What these actions led to: into the lanes, and onto the page.
+
+        `version` and `kept` [k, E] are the policy's, of when it chose them.
+        """
+        if not result.quiet:
+            self._store(actions, result, version, kept)
+            self._account(result)
             return
+        self.experience.append(
+            self.lanes,
+            actions,
+            result.reward,
+            result.terminated,
+            result.truncated,
+            result.observation,
+            result.mask,
+            version,
+            kept,
+        )
+        self.page.played(len(self.lanes))
+        self.observation, self.mask = result.observation, result.mask
+        self.lengths += 1
+        self.returns += result.reward
+
+    def _store(
+        self, actions: NDArray[np.integer[Any]], result: Step, version: int, kept: NDArray[np.float32] | None
+    ) -> None:
+        """Into the lanes: the steps taken, then the episodes begun."""
         every = np.count_nonzero(result.stepped) == len(result.stepped)
         rows: Any = slice(None) if every else np.flatnonzero(result.stepped)
         lanes = self.lanes[rows]
@@ -131,8 +156,8 @@ class Actor:
             result.truncated[rows],
             result.observation[rows],
             None if result.mask is None else result.mask[rows],
-            self.policy.version,
-            self._kept(actions, rows),
+            version,
+            None if kept is None else kept[:, rows],
         )
         self.page.played(len(lanes))
         self.observation, self.mask = result.onward()
@@ -142,33 +167,8 @@ class Actor:
             self.experience.begin(self.lanes[begun], self.observation[begun], mask)
             self.policy.forget(begun)
 
-    def _store_quiet(self, actions: NDArray[np.integer[Any]], result: Step) -> None:
-        """The same for the usual step, in which nothing ends: no array is cut."""
-        self.experience.append(
-            self.lanes,
-            actions,
-            result.reward,
-            result.terminated,
-            result.truncated,
-            result.observation,
-            result.mask,
-            self.policy.version,
-            self.policy.keep(actions),
-        )
-        self.page.played(len(self.lanes))
-        self.observation, self.mask = result.observation, result.mask
-
-    def _kept(self, actions: NDArray[np.integer[Any]], rows: Any) -> NDArray[np.float32] | None:
-        """What the policy wants to be kept beside its actions, [k, E]."""
-        kept = self.policy.keep(actions)
-        return None if kept is None else kept[:, rows]
-
     def _account(self, result: Step) -> None:
         """Returns and lengths of episodes, as they end."""
-        if result.quiet:
-            self.lengths += 1
-            self.returns += result.reward
-            return
         self.lengths += result.stepped
         self.returns += result.reward * result.stepped
         ended = (result.terminated | result.truncated) & result.stepped

@@ -8,7 +8,7 @@ whoever supervises reads from them that it lives, what it does and what it has d
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,6 +153,21 @@ class Page:
         self.row["loss_sum"] += total
         self.row["entropy_sum"] += entropy
         self.row["losses"] += count
+
+
+class Pages:
+    """The pages of several members, each of which does the same at once; `which` are numbers among them."""
+
+    def __init__(self, ledger: Ledger, members: Sequence[int]) -> None:
+        self._ledger, self._members = ledger, np.array(members)
+
+    def add(self, name: str, which: NDArray[np.integer[Any]], amount: float) -> None:
+        """So much more of one of the counts, for each."""
+        self._ledger[name][self._members[which]] += amount
+
+    def beat(self, which: NDArray[np.integer[Any]]) -> None:
+        """Say that these live."""
+        self._ledger["beat"][self._members[which]] = time.monotonic()
 
 
 def ledger_fields(members: int) -> dict[str, Field]:

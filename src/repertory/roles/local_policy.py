@@ -20,12 +20,24 @@ NO_STATE: NDArray[Any] = np.zeros((0, 0))
 
 
 class LocalPolicy:
-    """Greedy actions by weights pulled every `pull_period` answers; a noisy network draws fresh noise each time."""
+    """Greedy actions; a noisy network draws fresh noise each time.
+
+    Weights are pulled when each of `environments` was answered `pull_period` times, on average if not all always ask.
+    """
 
     def __init__(
-        self, agent: Agent, weights: Weights, *, seed: int, rank: int, pull_period: int = 1, valued: bool = False
+        self,
+        agent: Agent,
+        weights: Weights,
+        *,
+        seed: int,
+        rank: int,
+        pull_period: int = 1,
+        environments: int = 1,
+        valued: bool = False,
     ) -> None:
-        self.agent, self.weights, self.pull_period, self.valued = agent, weights, pull_period, valued
+        self.agent, self.weights, self.valued = agent, weights, valued
+        self.pull_period = pull_period * environments
         self.version = -1
         self.calls = 0
         self.values: NDArray[np.float32] | None = None
@@ -51,7 +63,7 @@ class LocalPolicy:
         if self._until_pull <= 0:
             self.pull()
             self._until_pull = self.pull_period
-        self._until_pull -= 1
+        self._until_pull -= len(self._question[0])
         key = None
         if self.agent.noisy:
             self.calls += 1

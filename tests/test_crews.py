@@ -1,0 +1,324 @@
+"""Collectors that share a process: what each plays is its own, whoever it is stored and answered together with."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import repertory
+from companies import company
+from faults import lane_problems
+from repertory.engines.casting import Casting
+from repertory.engines.rehearsal import InlineCollective, Rehearsal
+from repertory.engines.stage import Stage
+from repertory.errors import EnvironmentFailure
+from repertory.experience.lanes import FINAL
+from repertory.experience.threads import Threads
+from repertory.roles.actor import Actor
+from repertory.roles.crew import Crew, powers_of_two
+from repertory.roles.exploration import ladder
+from repertory.roles.ledger import RECENT
+from repertory.runs import checkpoint
+
+ENVIRONMENTS = Path(__file__).parent / "fault_environments.py"
+LONG = {"replay_capacity": 40_000, "learning_starts": 30_000}
+"""Nobody waits for a learner, and nothing is overwritten."""
+
+
+class Staged:
+    """A crew on a stage of its own, without the others of its company."""
+
+    def __init__(self, topology: str = "collectors", **wishes: Any) -> None:
+        agent = {**LONG, **wishes.pop("agent", {})}
+        rehearsal = company(topology, wishes.pop("company", None), agent, begin=False, **{"actors": 4, **wishes})
+        self.stage: Stage = rehearsal.stage
+        self.casting = Casting(self.stage, InlineCollective(1).part)
+        self.publish(0)
+        self.failures: list[tuple[int, str]] = []
+        members = [member for member in self.stage.members if member.role == "collector"]
+        self.crew: Crew = self.casting.crew(members, self._recover, lambda: None)
+
+    def publish(self, version: int) -> NDArray[np.float32]:
+        """Weights that nobody has learned."""
+        size = self.stage.agent.layout.size
+        weights = np.random.default_rng(version).normal(0, 0.5, size).astype(np.float32)
+        self.stage.board().publish(version, weights)
+        return weights
+
+    def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
+        self.failures.append((actor.rank, str(error)))
+        actor.page.count("starts")
+        self.casting.renew(actor)
+
+    def play(self, until: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Turns until so much has happened; then nothing is under way."""
+        end = time.monotonic() + seconds
+        while not until():
+            self.crew.step()
+            time.sleep(0.0002)
+            assert time.monotonic() < end, "nothing happens any more"
+        self.crew.settle()
+
+    @property
+    def env_steps(self) -> int:
+        return int(self.stage.ledger["env_steps"].sum())
+
+    def steps_in_lanes(self, rank: int) -> tuple[int, int]:
+        """Steps and ends that lie in the lanes of a member."""
+        lanes, each = self.stage.lanes, self.stage.plan.envs_per_actor
+        flags = [lanes.flags[lane, : lanes.head[lane]] for lane in range(rank * each, (rank + 1) * each)]
+        finals = sum(int((found & FINAL != 0).sum()) for found in flags)
+        return sum(found.size for found in flags) - finals, finals
+
+    def problems(self) -> list[str]:
+        return [problem for lane in range(self.stage.lanes.count) for problem in lane_problems(self.stage, lane)]
+
+
+@contextmanager
+def staged(topology: str = "collectors", **wishes: Any) -> Iterator[Staged]:
+    found = Staged(topology, **wishes)
+    try:
+        yield found
+    finally:
+        found.crew.close()
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2, 12])
+def test_every_step_follows_the_physics_and_counts_on_the_page_of_who_played_it(envs_per_actor: int) -> None:
+    with staged(envs_per_actor=envs_per_actor, env_steps=6_000, seed=3) as found:
+        found.play(lambda: found.env_steps >= 6_000)
+        ledger = found.stage.ledger
+        assert found.problems() == []
+        for rank, actor in enumerate(found.crew.actors):
+            steps, ends = found.steps_in_lanes(rank)
+            assert actor.page.own_env_steps == steps > 500
+            assert int(actor.page.row["episodes"]) == ends > 5
+            lengths = actor.page.row["episode_length"][: min(ends, RECENT)]
+            assert (lengths == actor.page.row["episode_return"][: min(ends, RECENT)]).all(), "each step is worth 1"
+            assert int(actor.page.row["work"]) >= steps / envs_per_actor
+        assert 6_000 <= found.env_steps <= 6_000 + found.stage.plan.environments
+        assert ledger["idle_s"][: len(found.crew.actors)].max() < 5
+
+
+def test_a_step_keeps_the_version_and_the_values_with_which_its_action_was_chosen() -> None:
+    with staged("apex", envs_per_actor=1, company={"pull_period": 3}, env_steps=10**6) as found:
+        weights = {0: found.publish(0)}
+        for version in range(1, 40):
+            weights[version] = found.publish(version)
+            goal = 50 * version
+            found.play(lambda goal=goal: found.env_steps >= goal)  # type: ignore[misc]
+        lanes, agent = found.stage.lanes, found.stage.agent
+        assert agent.light is not None
+        values = {version: agent.light(each) for version, each in weights.items()}
+        mixed = set()
+        for lane in range(lanes.count):
+            for slot in np.flatnonzero((lanes.flags[lane, : lanes.head[lane]] & FINAL) == 0):
+                version = int(lanes.version[lane, slot])
+                row = values[version](lanes.observation[lane, slot][None], None)[0]
+                kept = lanes.value[:, lane, slot] if lanes.value is not None else None
+                np.testing.assert_allclose(kept, [row[lanes.action[lane, slot]], row.max()], rtol=1e-4, atol=1e-5)
+                mixed.add(version)
+        assert len(mixed) > 15
+
+
+def test_each_member_explores_by_its_own_rate() -> None:
+    with staged("apex", envs_per_actor=1, env_steps=8_000) as found:
+        found.play(lambda: found.env_steps >= 8_000)
+        lanes = found.stage.lanes
+        assert lanes.value is not None
+        for rank in range(4):
+            steps = (lanes.flags[rank, : lanes.head[rank]] & FINAL) == 0
+            taken, best = lanes.value[:, rank, : lanes.head[rank]][:, steps]
+            expected = ladder(0.4, 7.0, rank, 4) / 2  # chance takes the best of two actions half of the time
+            assert np.mean(taken < best) == pytest.approx(expected, abs=4 * (expected / steps.sum()) ** 0.5 + 1e-3)
+
+
+def test_weights_are_pulled_when_each_member_was_answered_so_often_on_average() -> None:
+    greedy = {"epsilon_start": 0.0, "epsilon_end": 0.0}
+    with staged(envs_per_actor=2, company={"pull_period": 50}, agent=greedy) as found:
+        policy: Any = found.crew.policy
+        pulls: list[int] = []
+        pull = policy.pull
+
+        def counted() -> None:
+            pulls.append(found.env_steps)
+            pull()
+
+        policy.pull = counted
+        found.play(lambda: len(pulls) >= 3)
+        assert pulls[0] == 0
+        assert np.diff(pulls) == pytest.approx([400] * (len(pulls) - 1), abs=16)
+
+
+@pytest.mark.parametrize(("wishes", "any_number"), [({"noisy": True}, False), ({}, True)])
+def test_networks_that_are_compiled_are_asked_in_few_sizes(wishes: dict[str, Any], any_number: bool) -> None:
+    with staged(envs_per_actor=1, actors=7, agent=wishes) as found:
+        sizes: list[int] = []
+        submit = found.crew.policy.submit
+        found.crew.policy.submit = lambda seen, mask: (sizes.append(len(seen)), submit(seen, mask))[1]  # type: ignore[method-assign]
+        found.play(lambda: found.env_steps >= 300)
+        assert found.crew.any_number == any_number
+        assert any_number or set(sizes) <= {1, 2, 4}
+        assert found.problems() == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 32])
+def test_pieces_of_powers_of_two_are_everything_in_order(count: int) -> None:
+    pieces = list(powers_of_two(range(count)))
+    assert [item for piece in pieces for item in piece] == list(range(count))
+    assert [len(piece) for piece in pieces] == sorted((1 << bit for bit in range(6) if count >> bit & 1), reverse=True)
+
+
+def test_nobody_plays_while_it_is_held_back_and_everybody_goes_on_afterwards() -> None:
+    with staged(envs_per_actor=1, env_steps=10**6) as found:
+        allowed = [100]
+        found.crew.may_play = lambda: found.env_steps < allowed[0]
+        found.play(lambda: found.env_steps >= 100)
+        played = found.env_steps
+        assert played <= 104
+        assert not any(found.crew.step() for _ in range(5))
+        assert found.crew.held
+        assert found.env_steps == played
+        allowed[0] = 200
+        found.play(lambda: found.env_steps >= 200)
+        assert 200 <= found.env_steps <= 204
+        assert found.problems() == []
+
+
+def test_members_with_failing_environments_begin_anew_and_the_others_play_on() -> None:
+    wishes = {"environment": f"{ENVIRONMENTS}:unlucky", "env_option": ("chance=0.01",)}
+    with staged(envs_per_actor=1, env_steps=10**6, **wishes) as found:
+        found.play(lambda: len(found.failures) >= 20 and found.env_steps > 1_000)
+        assert {rank for rank, _ in found.failures} == {0, 1, 2, 3}
+        assert all(f"environment 0 of worker {rank} (seed " in what for rank, what in found.failures)
+        assert found.problems() == []
+        for rank, actor in enumerate(found.crew.actors):
+            assert actor.page.own_env_steps == found.steps_in_lanes(rank)[0]
+            assert int(actor.page.row["starts"]) == 1 + [who for who, _ in found.failures].count(rank)
+
+
+def test_environments_that_fail_while_they_begin_end_the_crew() -> None:
+    wishes = {"environment": f"{ENVIRONMENTS}:unlucky", "env_option": ("chance=0.01",)}
+    with staged(envs_per_actor=1, env_steps=10**6, **wishes) as found:
+
+        def fails(actor: Actor, error: EnvironmentFailure) -> None:  # noqa: ARG001  # the name of the port
+            raise error
+
+        found.crew.recover = fails
+        with pytest.raises(EnvironmentFailure, match="out of luck"):
+            found.play(lambda: False)
+
+
+def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_others_play_on() -> None:
+    with staged(envs_per_actor=1, env_steps=10**6) as found:
+        found.play(lambda: found.env_steps >= 100)
+        stuck, release = found.crew.actors[2], threading.Event()
+        step = stuck.environments._steps[0]  # type: ignore[attr-defined]
+
+        def hang(action: Any) -> Any:
+            release.wait(20)
+            return step(action)
+
+        stuck.environments._steps[0] = hang  # type: ignore[attr-defined]
+        began, played = time.monotonic(), stuck.page.own_env_steps
+        end = began + 0.3
+        while time.monotonic() < end:
+            found.crew.beat()
+            found.crew.step()
+            time.sleep(0.001)
+        beats = found.stage.ledger["beat"][:4]
+        assert beats[2] < began + 0.1 < end - 0.1 < min(beats[[0, 1, 3]])
+        assert stuck.page.own_env_steps <= played + 1
+        assert found.stage.ledger["place"][:4, 0].tolist()[2] == 0
+        assert found.stage.ledger["place"][2, 3] == stuck.rank
+        assert found.env_steps > 200
+        threading.Timer(0.2, release.set).start()
+        found.crew.settle()
+        assert stuck.page.own_env_steps == found.steps_in_lanes(2)[0] > played, "what was under way is stored"
+        assert found.problems() == []
+
+
+def test_a_crew_that_is_dismissed_waits_for_nobody() -> None:
+    with staged(envs_per_actor=1, env_steps=10**6) as found:
+        stuck, release = found.crew.actors[0], threading.Event()
+        found.play(lambda: found.env_steps >= 10)
+        stuck.environments._steps[0] = lambda _: release.wait(20)  # type: ignore[attr-defined]
+        found.crew.step()
+        found.crew.dismissed = lambda: True
+        began = time.monotonic()
+        found.crew.settle()
+        assert time.monotonic() - began < 1
+        release.set()
+
+
+def test_what_a_crew_notes_is_what_each_of_it_would_note_alone() -> None:
+    with staged(envs_per_actor=1) as found:
+        found.play(lambda: found.env_steps >= 100)
+        states = found.crew.state()["actors"]
+        alone: Rehearsal = company("collectors", agent=LONG, actors=4, envs_per_actor=1)
+        for member, (_, (actor, *_)) in zip(alone.stage.members, alone._turns[-5:-1], strict=False):
+            assert member.role == "collector"
+            actor.load_state(states[member.rank])
+            assert actor.state() == states[member.rank]
+        alone.close()
+        found.crew.load_state({"actors": states})
+        assert found.crew.state()["actors"] == states
+
+
+def test_threads_do_one_thing_at_a_time_and_tell_what_was_raised() -> None:
+    told: list[tuple[int, Any]] = []
+    threads, gate = Threads(2, lambda index, outcome: told.append((index, outcome))), threading.Event()
+    threads.do(0, gate.wait, 10)
+    threads.do(0, str, 7)
+    threads.do(1, int, "x")
+    time.sleep(0.1)
+    (index, error), *more = told
+    assert (index, more) == (1, [])
+    assert isinstance(error, ValueError)
+    gate.set()
+    threads.end(5)
+    assert told[1:] == [(0, True), (0, "7")]
+
+
+def test_a_thread_that_does_not_come_back_is_left_behind() -> None:
+    threads = Threads(2, lambda *_: None)
+    threads.do(0, time.sleep, 5)
+    began = time.monotonic()
+    threads.end(0.1)
+    assert time.monotonic() - began < 1
+
+
+def test_run_of_crews_stops_at_its_budget_and_resumes_from_a_checkpoint_of_all(tmp_path: Path) -> None:
+    run = repertory.train(
+        "CartPole-v1",
+        topology="collectors",
+        actors=5,
+        envs_per_actor=1,
+        env_steps=3_000,
+        eval_episodes=1,
+        eval_max_steps=20,
+        eval_every=2_000,
+        checkpoint_every=1_000,
+        quiet=True,
+        runs_dir=tmp_path,
+        name="run",
+        network_options={"hidden": (16, 16)},
+        agent_options={"batch_size": 16, "learning_starts": 200, "replay_ratio": 2.0},
+        company_options={"actors_per_process": 3},
+    )
+    assert run.result["status"] == "completed"
+    assert 3_000 <= run.result["env_steps"] <= 3_005
+    saved = checkpoint.load(checkpoint.whole(run.directory / "checkpoints")[-1])
+    streams = [saved["members"][f"collector {rank}"]["roles"][0]["rng"]["state"]["state"] for rank in range(5)]
+    assert len(set(streams)) == 5
+    again = repertory.resume(run, env_steps=4_000)
+    assert again.result["status"] == "completed"
+    assert 4_000 <= again.result["env_steps"] <= 4_005
