@@ -61,11 +61,11 @@ def members_of(plan: Plan) -> list[Member]:
 
 
 def crews_of(plan: Plan, cores: int) -> list[tuple[Member, ...]]:
-    """Who shares a process: collectors, where they are more than cores, for they mostly wait.
+    """Who shares a process, and in it a policy: collectors, where they are more than cores, for they mostly wait.
 
     Each process has caches to warm and pages to map whenever it wakes up; on two cores the step of a collector took 95
-    µs among few processes, and 300 to 450 among 64. Of 64, as many made 7,400 steps a second in 2 processes that kept
-    to their cores, 6,700 in 4, and 5,700 in 4 that moved.
+    µs among few processes, and 300 to 450 among 64. While each still had a policy of its own, 64 made 7,400 steps a
+    second in 2 processes that kept to their cores, 6,700 in 4, and 5,700 in 4 that moved.
     """
     members, share = members_of(plan), plan.company.actors_per_process
     processes = -(-plan.actors // share) if share else min(plan.actors, max(2, cores))

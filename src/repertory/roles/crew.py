@@ -117,7 +117,7 @@ class Crew:
             self.pages.beat(np.array(self._idle, np.int64))
 
     def _arrive(self, index: int, outcome: Any) -> None:
-        """In an actor's thread: its environments are back. The first lets others come, and leads if none of them has."""
+        """In an actor's thread: its environments are back. The first lets others come; it leads if none of them has."""
         self._arrived[index] = outcome
         if len(self._arrived) < self._together:
             if self._gathering:

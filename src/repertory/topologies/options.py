@@ -19,7 +19,7 @@ class CompanyOptions:
     pull_period: int = 1
     """Steps that an actor plays before it copies newer weights."""
     actors_per_process: int = 0
-    """Collectors that share a process, each in a thread; 0 = one each, up to two processes for each core."""
+    """Collectors that share a process and a policy; 0 = as many processes as there are cores, or as collectors."""
     actor_priorities: bool = False
     """New steps get the priority of the error that their actor saw, instead of the highest (needs prioritized)."""
     shards: int = 1
