@@ -245,9 +245,14 @@ class Crew:
     def settle(self) -> None:
         """Whatever is under way is stored, and nobody plays on."""
         self._resting = True
-        while len(self._idle) < len(self.actors) and not self.dismissed():
+        while not self._all_back() and not self.dismissed():
             self.beat()
             time.sleep(GLANCE_S)
+
+    def _all_back(self) -> bool:
+        """Not while somebody leads, who may have looked before the rest began and be about to send them on."""
+        with self._leads:
+            return len(self._idle) == len(self.actors)
 
     def close(self) -> None:
         """Close the environments; one that does not come back is left behind."""
