@@ -193,6 +193,27 @@ def test_nobody_plays_while_it_is_held_back_and_everybody_goes_on_afterwards() -
         assert found.problems() == []
 
 
+def test_a_crew_is_not_at_rest_while_somebody_is_about_to_send_all_on() -> None:
+    with staged(envs_per_actor=1, env_steps=10**6) as found:
+        found.play(lambda: found.env_steps >= 20)
+        looked, go_on = threading.Event(), threading.Event()
+
+        def may_play() -> bool:
+            looked.set()
+            return go_on.wait(10)
+
+        found.crew.may_play = may_play
+        leader = threading.Thread(target=found.crew.step)
+        leader.start()
+        assert looked.wait(10)
+        threading.Timer(0.1, go_on.set).start()
+        found.crew.settle()
+        at_rest = found.env_steps
+        leader.join(10)
+        time.sleep(0.2)
+        assert found.env_steps == at_rest
+
+
 def test_members_with_failing_environments_begin_anew_and_the_others_play_on() -> None:
     wishes = {"environment": f"{ENVIRONMENTS}:unlucky", "env_option": ("chance=0.01",)}
     with staged(envs_per_actor=1, env_steps=10**6, **wishes) as found:
