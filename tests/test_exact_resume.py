@@ -28,17 +28,9 @@ CARTPOLE = (
     )
     + SMALL
 )
-ACROBOT = (
-    words(
-        "Acrobot-v1 --agent rainbow --envs-per-actor 1 --checkpoint-every 170 --log-every 50 --eval-every 300 "
-        "--eval-episodes 2 --eval-max-steps 60 --agent.learning-starts 100 --agent.replay-ratio 4 "
-        "--agent.replay-capacity 400"
-    )
-    + SMALL
-)
 MASKED = (
     words(
-        f"{TAXI} --envs-per-actor 2 --actors 2 --checkpoint-every 330 --log-every 90 --eval-every 500 "
+        f"{TAXI} --agent rainbow --envs-per-actor 1 --actors 2 --checkpoint-every 330 --log-every 90 --eval-every 500 "
         "--eval-episodes 2 --agent.learning-starts 100 --agent.replay-ratio 4 --agent.replay-capacity 600"
     )
     + SMALL
@@ -75,8 +67,7 @@ def resume(place: Path, name: str, *arguments: Any) -> Command:
     ("arguments", "half"),
     [
         pytest.param(CARTPOLE, 2000, id="dqn-16-environments"),
-        pytest.param(ACROBOT, 300, id="rainbow-one-environment"),
-        pytest.param(MASKED, 600, id="masks-two-actors"),
+        pytest.param(MASKED, 600, id="rainbow-masks-two-actors"),
         pytest.param(BREAKOUT, 300, id="minatar", marks=extra("minatar")),
         pytest.param(PONG, 80, id="atari", marks=extra("ale_py")),
     ],
@@ -118,7 +109,7 @@ OFTEN = (
 )
 
 
-KILLS = 12
+KILLS = 8
 
 
 def test_kill_at_any_instant_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def agent_of(hidden: tuple[int, ...], dueling: bool, kind: Any, dtype: Any, stac
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     hidden=st.sampled_from(HIDDEN),

@@ -128,6 +128,29 @@ def test_patches_times_matrix_is_a_convolution() -> None:
     np.testing.assert_allclose(module.apply(variables, x), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(20, 12), (21, 14), (18, 15)])
+def test_strided_patches_are_a_convolution_of_a_picture_filled_up_with_zeros(rows: int, columns: int) -> None:
+    x = jax.random.normal(jax.random.key(0), (2, rows, columns, 3))
+    module = PatchConv(features=5, size=8, stride=4)
+    variables: Any = module.init(jax.random.key(1), x)
+    kernel = variables["params"]["Dense_0"]["kernel"].reshape(2, 2, 4, 4, 3, 5)
+    conv = {"params": {"kernel": kernel.transpose(0, 2, 1, 3, 4, 5).reshape(8, 8, 3, 5), "bias": jnp.zeros(5)}}
+    filled = jnp.pad(x, ((0, 0), (0, -rows % 4), (0, -columns % 4), (0, 0)))
+    want = nn.Conv(5, (8, 8), strides=(4, 4), padding="VALID").apply(conv, filled)
+    np.testing.assert_allclose(module.apply(variables, x), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["nature", "first"])
+@pytest.mark.parametrize("side", [36, 42, 45, 64, 84])
+def test_no_edge_of_a_picture_goes_unseen(kind: Any, side: int) -> None:
+    spec = image(side, side, stack=1)
+    module = build_network(NetworkOptions(kind), spec, (3,), False)
+    picture = jax.random.uniform(jax.random.key(0), (1, *spec.seen_shape), maxval=255.0)
+    variables: Any = module.init(jax.random.key(1), picture)
+    slope = jax.grad(lambda seen: module.apply(variables, seen).sum())(picture)
+    assert (jnp.abs(slope.reshape(side, side)) > 0).all()
+
+
 def noisy(params: dict[str, Any], x: Any, seed: int) -> Any:
     """A noisy layer's outputs with that seed's noise."""
     features = len(params["bias"])

@@ -50,8 +50,7 @@ def train(name: str, *arguments: Any) -> list[dict[str, Any]]:
     return [timeless(row) for row in rows(Path("runs") / name)]
 
 
-@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-@pytest.mark.parametrize("count", [1, 16])
+@pytest.mark.parametrize(("agent", "count"), [("dqn", 1), ("rainbow", 16)])
 def test_same_seed_makes_the_same_run_and_another_seed_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, count: int
 ) -> None:

@@ -31,7 +31,7 @@ from repertory.studies.tables import EVALUATION_KEYS, TRIAL_KEYS
 from study_commands import StudyProcess, finished, last_line, refusal, stamps, table
 
 TINY = words("--cold --evaluations 4 --set eval_episodes=2 --set eval_max_steps=30 --set network.hidden=(16,16)")
-TWO = ["compare", "CartPole-v1", "--topologies", "single,hogwild", "--seeds", "2", "--seconds", "1", *TINY]
+TWO = ["compare", "CartPole-v1", "--topologies", "single,hogwild", "--seeds", "2", "--seconds", "2", *TINY]
 RUNS = {"single-s0", "hogwild-s0", "single-s1", "hogwild-s1"}
 
 ENVIRONMENT = """
@@ -117,11 +117,13 @@ def test_evaluations_table_is_what_the_runs_say(study: Path) -> None:
 def test_seconds_decide_when_a_run_ends_and_when_it_is_evaluated(study: Path) -> None:
     for run in finished(study):
         evaluations = result(run)["evaluations"]
-        assert 1.0 <= result(run)["seconds"] < 4.0
-        assert 3 <= len(evaluations) <= 5, [e["seconds"] for e in evaluations]  # 4 asked for, by the clock
-        assert evaluations[0]["seconds"] < 0.9, "the first is due after a quarter of a second"
+        moments = [evaluation["seconds"] for evaluation in evaluations]
+        assert 2.0 <= result(run)["seconds"] < 6.0
+        assert 1 <= len(moments) <= 5, moments  # 4 asked for, by the clock, and perhaps one at the end
+        assert all(moment >= 0.5 * number for number, moment in enumerate(moments[:4], start=1)), moments
         assert not list(run.glob("checkpoints/*/../step-*-2")), "one checkpoint, at the end"
         assert len(list(run.glob("checkpoints/step-*"))) == 1
+    assert max(len(result(run)["evaluations"]) for run in finished(study)) >= 3
 
 
 def test_seed_0_of_everybody_comes_before_seed_1_of_anybody(study: Path) -> None:
@@ -337,9 +339,9 @@ def test_reports_that_make_no_sense_are_refused(
 
 
 def test_torn_and_missing_files_are_left_out(study: Path, tmp_path: Path) -> None:
-    whole = read_trial(study / "runs/single-s0", "single", 0)
+    whole = read_trial(study / "runs/single-s1", "single", 0)
     run = tmp_path / "run"
-    shutil.copytree(study / "runs/single-s0", run)
+    shutil.copytree(study / "runs/single-s1", run)
     metrics = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(b"}{\n" + metrics[:-20])
     torn = read_trial(run, "single", 0)

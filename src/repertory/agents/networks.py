@@ -79,7 +79,7 @@ def _scaled_noise(key: jax.Array, size: int) -> jax.Array:
 
 
 class PatchConv(nn.Module):
-    """Convolution as patches × matrix, without padding; its size is a multiple of its stride.
+    """Convolution as patches × matrix, padded only where a step would leave an edge out; size is a multiple of stride.
 
     Inside a `lax.scan` on the CPU, XLA falls back to naive loops for a real convolution; for small planes a matrix
     product of shifted slices is many times faster there. For large ones forward passes take as long either way, and
@@ -99,11 +99,16 @@ class PatchConv(nn.Module):
 
 
 def blocks(x: jax.Array, side: int) -> jax.Array:
-    """Squares of `side` × `side` pixels as one pixel with more planes; what is left over at the edges is cut off."""
+    """Squares of `side` × `side` pixels as one pixel with more planes.
+
+    Zeros fill up the last squares, so that no edge of a picture goes unseen; 84 × 84 needs none, in any layer.
+    """
     if side == 1:
         return x
-    batch, rows, columns, planes = x.shape[0], x.shape[1] // side, x.shape[2] // side, x.shape[3]
-    squares = x[:, : rows * side, : columns * side].reshape(batch, rows, side, columns, side, planes)
+    batch, rows, columns, planes = x.shape[0], -(-x.shape[1] // side), -(-x.shape[2] // side), x.shape[3]
+    missing = rows * side - x.shape[1], columns * side - x.shape[2]
+    whole = jnp.pad(x, ((0, 0), (0, missing[0]), (0, missing[1]), (0, 0))) if any(missing) else x
+    squares = whole.reshape(batch, rows, side, columns, side, planes)
     return squares.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows, columns, side * side * planes)
 
 

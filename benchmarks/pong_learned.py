@@ -1,0 +1,64 @@
+"""Pong from its pixels to a mean of 18 over 20 greedy episodes, on two cores; to `results/pong-learned.json`.
+
+    python benchmarks/pong_learned.py                        # trains; Ctrl-C and the same command again go on
+    python benchmarks/pong_learned.py --record runs/pong     # only reads what a run left, and draws it
+
+Two asynchronous workers, each with a replay of its own, update one network without locks, once for every step that they
+play. Pictures of 44 × 44 and the smaller network of the first DQN: each update costs a fraction of the usual one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from curves import plot
+
+HERE = Path(__file__).parent
+WORDS = shlex.split(
+    "PongNoFrameskip-v4 --env-option img_height=44 img_width=44 --network.kind first --topology hogwild "
+    "--company.method replay --company.exploration same --company.target-steps 1000 --company.pull-period 1 --actors 2 "
+    "--envs-per-actor 4 --agent.double --agent.n-step 3 --agent.batch-size 32 --agent.replay-ratio 32 "
+    "--agent.optimizer adam --agent.learning-rate 1.5e-4 --agent.optimizer-epsilon 1e-6 --agent.replay-capacity 100000 "
+    "--agent.learning-starts 5000 --agent.epsilon-steps 40000 --agent.epsilon-end 0.02 --env-steps 2000000 "
+    "--eval-every 25000 --eval-episodes 20 --eval-max-steps 10000 --checkpoint-every 50000 --log-every 2000 "
+    "--target-score 18"
+)
+
+
+def train(run: Path) -> None:
+    """Begin the run, or go on with it."""
+    place = ["--runs-dir", str(run.parent)]
+    typed = ["resume", run.name, *place] if run.exists() else ["train", *WORDS, "--name", run.name, *place]
+    subprocess.run([sys.executable, "-m", "repertory", *typed], check=True)
+
+
+def record(run: Path) -> dict[str, Any]:
+    """What the run's own files say."""
+    result = json.loads((run / "result.json").read_text())
+    kept = ("status", "score", "env_steps", "updates", "seconds", "resumes", "evaluations")
+    return {"command": shlex.join(["repertory", "train", *WORDS]), **{key: result[key] for key in kept}}
+
+
+def main() -> None:
+    """Train or read, then keep and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path, default=None)
+    options = parser.parse_args()
+    run = options.record or Path("runs/pong-learned")
+    if options.record is None:
+        train(run)
+    found = record(run)
+    (HERE / "results/pong-learned.json").write_text(json.dumps(found, indent=1) + "\n")
+    figure = HERE.parent / "docs/figures/pong-learned.svg"
+    plot([{"system": "two asynchronous workers", "seed": 0, **found}], "PongNoFrameskip-v4", figure)
+    print(json.dumps({key: value for key, value in found.items() if key != "evaluations"}))
+
+
+if __name__ == "__main__":
+    main()
