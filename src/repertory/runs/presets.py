@@ -235,7 +235,8 @@ PRESETS = (
     ),
     Preset(
         "ALE/",
-        "no score measured; Pong runs at 89 agent steps/s on 2 cores",
+        "no score measured; Pong runs at 89 agent steps/s on 2 cores, and is learned in 31 minutes by the options in "
+        "benchmarks/pong_learned.py",
         {
             "env_steps": 2_000_000,
             "envs_per_actor": 8,
