@@ -102,7 +102,7 @@ def test_completed_and_extended_run_equals_the_longer_one(
 
 OFTEN = (
     words(
-        "CartPole-v1 --envs-per-actor 16 --checkpoint-every 64 --log-every 500 --eval-every 1000 --eval-episodes 2 "
+        "CartPole-v1 --envs-per-actor 16 --checkpoint-every 64 --log-every 500 --eval-every 300 --eval-episodes 2 "
         "--eval-max-steps 40 --agent.replay-capacity 300000 --agent.learning-starts 200 --agent.replay-ratio 4"
     )
     + SMALL

@@ -13,7 +13,7 @@ import repertory
 ROOT = Path(repertory.__file__).parent
 FLOORS = (
     {"__init__"},
-    {"understudy"},
+    {"understudy", "__main__"},
     {"cli"},
     {"api"},
     {"studies"},

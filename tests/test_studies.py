@@ -176,7 +176,7 @@ def test_two_processes_on_one_study_are_refused(
 
 def test_api_returns_rows_for_a_table(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(study.parent.parent)
-    chosen = {"seeds": 2, "seconds": 1.0, "evaluations": 4, "set": TINY[4::2], "cold": True}
+    chosen = {"seeds": 2, "seconds": 2.0, "evaluations": 4, "set": TINY[4::2], "cold": True}
     found = repertory.compare("CartPole-v1", topologies=["single", "hogwild"], **chosen)
     assert found.report is not None
     assert found.report.exists()
