@@ -64,6 +64,12 @@ def test_a_tie_is_called_a_tie() -> None:
     assert "highest final score" not in text
 
 
+def test_equals_at_the_top_are_named_together() -> None:
+    text = paragraph(final({"alpha": [10.0], "beta": [500.0], "gamma": [500.0]}))
+    assert "The highest final score is that of beta: 500, and of gamma." in text
+    assert "; next is beta with 20." in paragraph(final({"alpha": [10.0], "beta": [20.0], "gamma": [500.0]}))
+
+
 def test_the_best_is_ahead_only_of_those_that_the_seeds_part_from_it() -> None:
     text = paragraph(final({**CLEAR, "delta": [49.0, 50.5, 52.5, 53.5, 54.5]}))
     assert "ahead of beta and alpha; between it and gamma there is no difference that 5 seeds can show" in text

@@ -82,12 +82,17 @@ def _lead(found: Standing) -> str:
     if found.seeds < FEWEST and math.isinf(second.estimate.value):
         return ""
     if found.seeds < FEWEST:
-        return f"; next is {second.contestant} with {amount(found.criterion, second.estimate.value)}"
+        equals = [place.contestant for place in found.places[1:] if place.estimate.value == found.best.estimate.value]
+        return f", and of {some(equals)}" if equals else f"; next is {_with_amount(found.criterion, second)}"
     ahead = f", ahead of {some(found.behind) if found.level or len(found.behind) == 1 else 'every other'}"
     if not found.level:
         return ahead
     level = some(found.level) if found.behind or len(found.level) == 1 else "the others"
     return f"{ahead if found.behind else ''}; between it and {level} there is no difference that {seeds} can show"
+
+
+def _with_amount(criterion: Criterion, place: Place) -> str:
+    return f"{place.contestant} with {amount(criterion, place.estimate.value)}"
 
 
 def some(names: Sequence[str]) -> str:
