@@ -15,6 +15,7 @@ import chromium
 from browsing import look
 from repertory.errors import UserError
 from repertory.studies import page, statistics
+from repertory.studies.drawing import NARROW, clip
 from repertory.studies.drawing import look as look_of
 from repertory.studies.figures import SKETCHES
 from studies_made_up import contestant, failed, final, grand, scaled, study, trial
@@ -129,6 +130,20 @@ def test_page_is_small_and_asks_for_nothing(report: Path) -> None:
     assert not re.search(r"(src|href)=[\"']?(https?:|//|file:)", text)
     assert "@import" not in text
     assert "url(http" not in text
+
+
+def test_what_figures_say_is_not_rounded(tmp_path: Path) -> None:
+    names = ["single, agent.discount=0.995", "single, agent.discount=0.999"]
+    text = page.write(final({name: [0.925, 0.975, 0.95] for name in names}), tmp_path).read_text()
+    drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert all(name in drawn for name in names)
+    assert all(name[-12:] in drawn for name in names)
+    assert look_of_names(names) == 2
+
+
+def look_of_names(names: list[str]) -> int:
+    """How many a reader of narrow figures can tell apart."""
+    return len({clip(name, NARROW) for name in names})
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(report: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import random
 import shlex
 import shutil
@@ -12,6 +14,7 @@ import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,6 +28,7 @@ from repertory.studies.findings import Findings, Trial
 from repertory.studies.options import CompareOptions
 from repertory.studies.process import cause_of
 from repertory.studies.reading import read_trial
+from repertory.studies.running import Rounds
 from repertory.studies.statistics import require
 from repertory.studies.study import StudyDirectory
 from repertory.studies.tables import EVALUATION_KEYS, TRIAL_KEYS
@@ -171,7 +175,7 @@ def test_two_processes_on_one_study_are_refused(
 ) -> None:
     monkeypatch.chdir(study.parent.parent)
     with StudyDirectory(study).hold():
-        assert "is being worked on by another process" in refusal(capsys, *TWO)
+        assert "is being worked on by another process" in refusal(capsys, *TWO, "--quiet")
 
 
 def test_api_returns_rows_for_a_table(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,6 +342,51 @@ def test_reports_that_make_no_sense_are_refused(
     assert "whose report this would replace" in refusal(capsys, "report", str(run), "--to", str(study))
 
 
+def test_report_of_a_study_may_have_another_target(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(study.parent.parent)
+    assert cli.main(["report", str(study), "--target-score", "1", "--to", "elsewhere"]) == 0
+    assert all(row["target_seconds"] for row in table(Path("elsewhere/trials.csv")))
+
+
+def test_last_score_that_is_not_finite_is_not_replaced_by_an_older_one(study: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(study / "runs/single-s1", run)
+    told = result(run)
+    told["evaluations"].append({**told["evaluations"][-1], "mean": None})
+    (run / "result.json").write_text(json.dumps(told))
+    trial = read_trial(run, "single", 0)
+    assert trial.score is not None
+    assert math.isnan(trial.score)
+    assert trial.best == max(row["mean"] for row in told["evaluations"][:-1])
+
+
+def test_study_that_goes_on_elsewhere_says_so(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = tmp_path / "studies" / study.name
+    shutil.copytree(study, copied)
+    programme = json.loads((copied / "study.json").read_text())
+    here, programme["machine"] = programme["machine"], "an abacus"
+    (copied / "study.json").write_text(json.dumps(programme))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert cli.main(TWO) == 0
+        assert json.loads((copied / "study.json").read_text())["machine"] == f"an abacus; and {here}"
+    assert capsys.readouterr().err.count("begun elsewhere or with other versions: an abacus") == 1
+
+
+def test_run_whose_result_finds_no_room_ends_the_study_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Rounds, "_perform", lambda *_: (0, ""))
+    assert "its result could not be written; make room" in refusal(capsys, *TWO, "--quiet")
+    monkeypatch.setattr(Rounds, "_perform", lambda *_: (1, "no"))
+    full = OSError(errno.ENOSPC, "No space left on device", "failure.json")
+    monkeypatch.setattr("repertory.studies.running.record_failure", Mock(side_effect=full))
+    assert "the study can't go on: No space left on device, failure.json" in refusal(capsys, *TWO, "--quiet")
+
+
 def test_torn_and_missing_files_are_left_out(study: Path, tmp_path: Path) -> None:
     whole = read_trial(study / "runs/single-s1", "single", 0)
     run = tmp_path / "run"
@@ -375,7 +424,7 @@ def test_missing_extra_is_named_before_any_run(
     for module in (conducting, commands):
         monkeypatch.setattr(module, "require", require)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'repertory[studies]'" in refusal(capsys, *TWO)
+    assert "pip install 'repertory[studies]'" in refusal(capsys, *TWO, "--quiet")
     assert "pip install 'repertory[studies]'" in refusal(capsys, "report", "anything")
     assert list(tmp_path.iterdir()) == []
 
@@ -386,5 +435,5 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(
     monkeypatch.chdir(tmp_path)
     full = types.SimpleNamespace(free=1_000)
     monkeypatch.setattr("repertory.studies.conducting.shutil", types.SimpleNamespace(disk_usage=lambda _: full))
-    assert "give --drop-checkpoints" in refusal(capsys, *TWO)
+    assert "give --drop-checkpoints" in refusal(capsys, *TWO, "--quiet")
     assert not list(tmp_path.glob("studies/*/runs/*"))

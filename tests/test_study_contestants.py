@@ -76,6 +76,23 @@ def _changed(one: Any, other: Any) -> set[str]:
     return {item.name for item in dataclasses.fields(one) if getattr(one, item.name) != getattr(other, item.name)}
 
 
+def test_what_variants_switch_themselves_can_not_be_set() -> None:
+    with pytest.raises(UserError, match=r"--set agent\.n_step would change nothing"):
+        ablate.entries(AblateOptions("CartPole-v1", set=("agent.n-step=5",)))
+    assert ablate.entries(AblateOptions("CartPole-v1", set=("agent.learning-rate=1e-4",)))
+
+
+def test_one_number_of_actors_takes_part_once() -> None:
+    found = scale.entries(ScaleOptions("CartPole-v1", actors="4,04,2"))
+    assert [entry.contestant.name for entry in found] == ["2 actors", "4 actors"]
+
+
+def test_with_env_steps_and_seconds_the_env_steps_are_divided() -> None:
+    asked = CompareOptions("CartPole-v1", topologies="single", env_steps=1000, seconds=60.0)
+    (entry,) = compare.entries(asked)
+    assert (entry.options.eval_every, entry.options.eval_every_s) == (1000 // 25, None)
+
+
 def test_contestants_that_are_the_same_take_part_once() -> None:
     found = [
         entry.contestant.name for entry in ablate.entries(AblateOptions("CartPole-v1", components="replay,target"))

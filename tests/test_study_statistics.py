@@ -212,6 +212,14 @@ def test_who_reaches_the_target_with_more_seeds_is_before_who_is_faster() -> Non
     assert [(place.contestant, place.estimate.value) for place in found.places] == [("sure", 4.0), ("fast", 2.0)]
 
 
+def test_who_misses_the_target_once_but_is_faster_else_is_not_called_behind() -> None:
+    sure = [trial("sure", seed, [0.0] * (7 + seed % 3) + [9.0]) for seed in range(10)]
+    fast = [trial("fast", seed, [0, 9.0] if seed else [0, 0.0]) for seed in range(10)]
+    found = standing(study([*fast, *sure], target=5.0), SECONDS_TO_TARGET)
+    assert found is not None
+    assert (found.best.contestant, found.behind, found.level) == ("sure", (), ("fast",))
+
+
 def test_a_criterion_that_nobody_met_has_no_winner() -> None:
     findings = final({"a": [1.0] * 3, "b": [2.0] * 3}, target=1000.0)
     assert SECONDS_TO_TARGET not in [one.criterion for one in standings(findings)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from repertory.errors import UserError
 from repertory.runs.config import RunOptions
 from repertory.runs.presets import defaults
 from repertory.studies.entries import Candidate, Entry, enter
@@ -48,8 +49,17 @@ def entries(asked: AblateOptions) -> list[Entry]:
     settings["all parts"] = every
     settings |= {f"no {part}": {**every, **_off([part])} for part in parts}
     once = _once(settings)
+    _refuse_parts(asked.set, plain)
     order = sorted(once, key=lambda name: (once[name] != every, name in FOUR))
     return enter(asked, [Candidate(name, preset, once[name]) for name in order], fallback_s=None)
+
+
+def _refuse_parts(pairs: Iterable[str], switched: Settings) -> None:
+    """What variants switch can't be set for all of them."""
+    for pair in pairs:
+        name = pair.partition("=")[0].strip().replace("-", "_")
+        if name in switched:
+            raise UserError(f"--set {name} would change nothing: each variant sets it itself; choose by --components")
 
 
 def _on(parts: Iterable[str], preset: RunOptions) -> dict[str, Any]:

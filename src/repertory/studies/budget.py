@@ -3,7 +3,7 @@
 `seconds` are those of the wall clock from the first step on, evaluations included, for every topology. In `single` an
 evaluation stops the training; in a company it is played beside it, on cores that the others would have had. A budget
 of seconds is divided by the clock, as nobody knows the speeds beforehand: so all are evaluated equally often. A budget
-of env steps is divided by env steps.
+of env steps is divided by env steps, also where seconds limit it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def budget_of(asked: StudyOptions, runs: Sequence[RunOptions], fallback_s: float
         env_steps,
         asked.target_score,
         FOR_EVER if divided is None else max(1, divided // asked.evaluations),
-        None if seconds is None else seconds / asked.evaluations,
+        None if seconds is None or divided is not None else seconds / asked.evaluations,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -46,16 +48,17 @@ def run_report(asked: ReportOptions) -> int:
     studies = [Path(run) for run in asked.runs if StudyDirectory(Path(run)).exists]
     if studies and len(asked.runs) > 1:
         raise UserError(f"{studies[0]} is a study; report it by itself, or name its runs: {studies[0]}/runs/*")
-    findings, place = _of_study(studies[0]) if studies else _of_runs(asked)
+    findings, place = _of_study(studies[0], asked.target_score) if studies else _of_runs(asked)
     place = asked.to or place
     if not studies and StudyDirectory(place).exists:
         raise UserError(f"{place} is a study, whose report this would replace; choose another --to")
     return conclude(Outcome(place, findings, publish(findings, place)), asked.json)
 
 
-def _of_study(path: Path) -> tuple[Findings, Path]:
+def _of_study(path: Path, target: float | None) -> tuple[Findings, Path]:
     study = StudyDirectory(path)
-    return read_study(study.read(), study.runs), path
+    findings = read_study(study.read(), study.runs)
+    return findings if target is None else dataclasses.replace(findings, target=target), path
 
 
 def _of_runs(asked: ReportOptions) -> tuple[Findings, Path]:
@@ -99,7 +102,7 @@ def _tell_failures(findings: Findings) -> None:
         first = failed[0]
         say(
             f"{len(failed)} of {len(findings.trials)} runs failed, {first.contestant} with seed {first.seed} because: "
-            f"{first.cause}; --retry-failed makes them again"
+            f"{first.cause}{'' if findings.kind == 'report' else '; --retry-failed makes them again'}"
         )
 
 
@@ -117,5 +120,5 @@ def _table(findings: Findings) -> list[str]:
 
 
 def _mean(values: list[float | None], form: str) -> str:
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     return f"{sum(known) / len(known):{form}}" if known else "–"

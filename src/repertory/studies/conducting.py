@@ -40,17 +40,24 @@ def conduct(kind: str, asked: StudyOptions, entries: list[Entry], say: Callable[
     study, programme = place_of(kind, asked), programme_of(kind, asked, entries)
     study.make()
     with study.hold():
-        programme = _take_up(study, programme, say)
+        begun = study.take_up(programme)
+        moved = programme.machine not in begun.machine
+        programme = _moved(study, begun, programme.machine, say) if moved else begun
         parts = programme.parts(study.runs)
         if not asked.drop_checkpoints:
             _check_disk(study, parts, {entry.contestant.name: entry.kept_bytes for entry in entries})
         say(_announcement(study, programme))
         rounds = Rounds(study, parts, drop_checkpoints=asked.drop_checkpoints, say=say)
-        complete = rounds.play(retry_failed=asked.retry_failed, warm_up=not asked.cold)
-        findings = read_study(programme, study.runs)
-        if not complete:
-            return Outcome(study.path, findings, None, interrupted=True)
-        return Outcome(study.path, findings, publish(findings, study.path))
+        try:
+            complete = rounds.play(retry_failed=asked.retry_failed, warm_up=not asked.cold, moved=moved)
+            findings = read_study(programme, study.runs)
+            report = publish(findings, study.path) if complete else None
+        except OSError as error:
+            raise UserError(
+                f"the study can't go on: {error.strerror}, {error.filename}; runs that have finished are kept, so make "
+                "room and give the same command again"
+            ) from None
+        return Outcome(study.path, findings, report, interrupted=not complete)
 
 
 def say(text: str) -> None:
@@ -73,12 +80,10 @@ def publish(findings: Findings, directory: Path) -> Path | None:
     return page.write(findings, directory)
 
 
-def _take_up(study: StudyDirectory, programme: Programme, say: Callable[[str], None]) -> Programme:
-    """What was begun here, or this; a study over two versions is said to be one."""
-    begun = study.take_up(programme)
-    if begun.versions != programme.versions or begun.machine != programme.machine:
-        say(f"note: this study was begun elsewhere or with other versions: {begun.machine}")
-    return begun
+def _moved(study: StudyDirectory, begun: Programme, machine: str, say: Callable[[str], None]) -> Programme:
+    """A study over two machines, or two versions, is said to be one, here and on its page."""
+    say(f"note: this study was begun elsewhere or with other versions: {begun.machine}")
+    return study.moved(begun, machine)
 
 
 def _check_disk(study: StudyDirectory, parts: list[Part], kept_bytes: Mapping[str, int]) -> None:

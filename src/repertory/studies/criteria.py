@@ -96,5 +96,4 @@ CRITERIA = (
     STEPS_TO_TARGET,
     ENV_STEPS_PER_S,
     UPDATES_PER_S,
-    LAG,
 )

@@ -136,6 +136,7 @@ def rows_of(axes: Axes, names: Sequence[str]) -> None:
 
 
 def clip(name: str, width: float) -> str:
-    """A name that fits beside narrow axes."""
+    """A name that fits beside narrow axes; what tells it from others mostly stands at its end."""
     longest = 34 if width == WIDE else 18
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+    end = longest * 2 // 3
+    return name if len(name) <= longest else f"{name[: longest - end - 1]}…{name[-end:]}"

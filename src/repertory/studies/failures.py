@@ -51,4 +51,6 @@ def _bad(trial: Trial) -> bool:
 def not_there(findings: Findings) -> list[str]:
     """Runs that are missing, or were interrupted."""
     count = sum(trial.status in ("missing", "interrupted") for trial in findings.trials)
+    if count and findings.kind == "report":
+        return [f"Not finished, and left out: {counted(count, 'run')}."]
     return [f"The study is not finished: {counted(count, 'run')} to go."] if count else []

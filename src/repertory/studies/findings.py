@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,8 +66,9 @@ class Trial:
 
     @property
     def best(self) -> float | None:
-        """The best evaluation."""
-        return max((evaluation.score for evaluation in self.evaluations), default=None)
+        """The best evaluation that is a finite number."""
+        scores = (evaluation.score for evaluation in self.evaluations)
+        return max((score for score in scores if math.isfinite(score)), default=None)
 
     def reached(self, score: float) -> Evaluation | None:
         """The first evaluation at or above a score."""

@@ -104,8 +104,9 @@ def _evaluations(result: Mapping[str, Any]) -> tuple[Evaluation, ...]:
         if not isinstance(row, Mapping):
             continue
         seconds, score = _number(row, "seconds"), _number(row, "mean")
-        if seconds is not None and score is not None:
-            found.append(Evaluation(_count(row, "env_steps"), _count(row, "updates"), seconds, score))
+        if seconds is not None and "mean" in row:
+            counts = _count(row, "env_steps"), _count(row, "updates")
+            found.append(Evaluation(*counts, seconds, math.nan if score is None else score))
     return tuple(found)
 
 

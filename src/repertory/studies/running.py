@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from repertory.errors import UserError
 from repertory.runs.config import RunOptions
 from repertory.studies.process import RunProcess, cause_of
 from repertory.studies.programme import Part
@@ -31,24 +32,30 @@ class Rounds:
         self._process: RunProcess | None = None
         self._spent: list[float] = []
 
-    def play(self, *, retry_failed: bool, warm_up: bool) -> bool:
-        """Make every run that is not there yet; whether all were made, and nobody interrupted."""
+    def play(self, *, retry_failed: bool, warm_up: bool, moved: bool = False) -> bool:
+        """Make every run that is not there yet; whether all were made, and nobody interrupted.
+
+        On a machine to which the study `moved`, nothing is compiled yet.
+        """
         again = ("absent", "unfinished", "failed") if retry_failed else ("absent", "unfinished")
         due = [part for part in self.parts if state_of(part.path) in again]
         if len(due) < len(self.parts):
             self.say(f"{len(self.parts) - len(due)} of {len(self.parts)} runs are there already")
         with self._signals():
             if warm_up:
-                self._warm_up(due)
+                self._warm_up(due, set() if moved else self._warm())
             for left, part in zip(reversed(range(len(due))), due, strict=True):
                 if self.asked or not self._make(part):
                     return False
                 self.say(self._line(part, left))
         return True
 
-    def _warm_up(self, due: list[Part]) -> None:
-        """For those of whom no run has finished; what fails here will fail again, and be told then."""
-        warm = {part.contestant.name for part in self.parts if state_of(part.path) == "finished"}
+    def _warm(self) -> set[str]:
+        """Those of whom a run has finished."""
+        return {part.contestant.name for part in self.parts if state_of(part.path) == "finished"}
+
+    def _warm_up(self, due: list[Part], warm: set[str]) -> None:
+        """Of the others; what fails here will fail again, and be told then."""
         firsts: dict[str, Part] = {}
         for part in due:
             if part.contestant.name not in warm:
@@ -68,6 +75,11 @@ class Rounds:
         if state_of(part.path) != "finished":
             if self.asked or exit_code == INTERRUPTED:
                 return False
+            if exit_code == 0:
+                raise UserError(
+                    f"{part.path} ended well but its result could not be written; make room on the disk and give the "
+                    "same command again"
+                )
             record_failure(part, exit_code, cause_of(exit_code, printed), printed)
         elif self.drop_checkpoints:
             shutil.rmtree(part.path / "checkpoints", ignore_errors=True)

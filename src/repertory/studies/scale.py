@@ -15,7 +15,7 @@ def entries(asked: ScaleOptions) -> list[Entry]:
     """A contestant for each number of actors, the fewest first."""
     check(asked)
     preset = preset_of(asked.environment, asked.topology)
-    counts = sorted(_count(item) for item in listed(asked.actors, "--actors"))
+    counts = sorted({_count(item) for item in listed(asked.actors, "--actors")})
     return enter(asked, [Candidate(_name(count), preset, {"actors": count}) for count in counts], SECONDS)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from repertory.studies.criteria import CRITERIA, FINAL_SCORE, Criterion
 from repertory.studies.findings import Findings
-from repertory.studies.statistics import Estimate, estimate, told_apart
+from repertory.studies.statistics import Estimate, estimate, pairs_won, told_apart
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,16 @@ def standing(findings: Findings, criterion: Criterion) -> Standing | None:
         return None
     sign = -1 if criterion.higher_is_better else 1
     order = sorted(numbers, key=lambda name: (*_rank(*numbers[name], sign), -_score(findings, name)))
-    best, steady = numbers[order[0]][0], criterion.steady
+    best = numbers[order[0]][0]
     return Standing(
-        criterion, tuple(Place(name, *numbers[name], told_apart(best, numbers[name][0], steady)) for name in order)
+        criterion, tuple(Place(name, *numbers[name], _behind(criterion, best, numbers[name][0])) for name in order)
     )
+
+
+def _behind(criterion: Criterion, best: tuple[float, ...], values: tuple[float, ...]) -> bool:
+    """Whether the seeds show it; not where one who gets there less often is the faster one when it does."""
+    higher = pairs_won(best, values)
+    return told_apart(best, values, criterion.steady) and (higher if criterion.higher_is_better else 1 - higher) > 0.5
 
 
 def _rank(values: tuple[float, ...], estimated: Estimate, sign: int) -> tuple[float, float]:

@@ -100,6 +100,11 @@ def improvement(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Estimate:
     return Estimate(value, float(low[0]), float(high[0]), seeds)
 
 
+def pairs_won(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
+    """The share of all pairs of runs in which ours has the higher number; a tie counts half."""
+    return float(_pairs_won(np.asarray(ours, np.float64)[:, None], np.asarray(theirs, np.float64)[:, None])[0])
+
+
 def _pairs_won(x: Array, y: Array) -> Array:
     """Equal to rliable's `probability_of_improvement`, and fifty times faster."""
     won: Array = np.array([np.mean(x > y.T) + 0.5 * np.mean(x == y.T)])

@@ -13,6 +13,7 @@ Which runs are finished follows from their own directories, so nothing can contr
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,12 @@ class StudyDirectory:
                 f"{self.path} was begun with other options ({', '.join(differing)}); give another --name, or remove it"
             )
         return begun
+
+    def moved(self, begun: Programme, machine: str) -> Programme:
+        """The programme, with another machine, or other versions, on which some of its runs are made."""
+        also = dataclasses.replace(begun, machine=f"{begun.machine}; and {machine}")
+        write_json(self.programme_path, also.to_dict())
+        return also
 
     def read(self) -> Programme:
         """The programme."""

@@ -20,6 +20,7 @@ _DROPPED = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->| transform=\"rotate\
 _REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
 _COLOUR = re.compile("|".join(VARIABLES))
 _LONG = re.compile(r"-?\d+\.\d{3,}")
+_TAG = re.compile(r"<[^>]*>")
 _SPACE = re.compile(r"\s*\n\s*")
 
 
@@ -36,9 +37,14 @@ def plain(figure: Figure) -> str:
 def inline(text: str, identity: str, label: str, css_class: str) -> str:
     """To be put into HTML: ids that no other figure has, short numbers, colours as CSS variables, no background."""
     text = _DROPPED.sub("", text[text.index("<svg") :])
-    text = _REFERENCE.sub(lambda found: f"{found[1]}{identity}-", text)
-    text = _COLOUR.sub(lambda found: VARIABLES[found[0]], text).replace("'DejaVu Sans'", "var(--sans)")
-    text = _LONG.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
+    text = _TAG.sub(lambda tag: _adapted(tag[0], identity), text)
     opening = f'<svg class="{css_class}" role="img" aria-label="{html.escape(label)}"'
     text = _HEAD.sub(lambda found: f'{opening} viewBox="{found[1]}">', text, count=1)
     return _SPACE.sub("\n", text).replace("\nL ", "L").replace("\nz\n", "z")
+
+
+def _adapted(tag: str, identity: str) -> str:
+    """One tag; what stands between tags is said to readers, and is left as it is."""
+    tag = _REFERENCE.sub(lambda found: f"{found[1]}{identity}-", tag)
+    tag = _COLOUR.sub(lambda found: VARIABLES[found[0]], tag).replace("'DejaVu Sans'", "var(--sans)")
+    return _LONG.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), tag)
