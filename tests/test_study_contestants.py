@@ -61,7 +61,7 @@ def test_four_dqns_and_every_part_off_alone() -> None:
     assert list(found) == ["all parts", *off, "neither", "target only", "replay only", "full DQN"]
     four = {name: found[name].options.agent for name in ("neither", "target only", "replay only", "full DQN")}
     assert [(a.replay, a.target) for a in four.values()] == [(False, False), (False, True), (True, False), (True, True)]
-    assert {(a.double, a.dueling, a.prioritized, a.n_step) for a in four.values()} == {(False, False, False, 5)}
+    assert {(a.double, a.dueling, a.prioritized, a.n_step) for a in four.values()} == {(False, False, False, 10)}
     assert found["no n-step"].options.agent.n_step == 1
     every = found["all parts"].options.agent
     assert (every.double, every.dueling, every.prioritized, every.n_step) == (True, True, True, 20)

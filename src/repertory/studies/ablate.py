@@ -18,7 +18,7 @@ from repertory.studies.options import AblateOptions, check, known, listed
 Settings = Mapping[str, Any]
 N_STEP = 3
 """Steps of n-step returns where the preset has only one (Hessel et al. 2018)."""
-FEW = 5
+FEW = 10
 """Steps of the four DQNs' returns at most. On CartPole-v1 they are told apart only in between: with returns of 20 steps
 none needs a replay or a target, and with those of 1 step not even the full one gets far in 50,000 env steps."""
 OFF: Mapping[str, Settings] = {
