@@ -35,7 +35,15 @@ def train(run: Path) -> None:
     """Begin the run, or go on with it."""
     place = ["--runs-dir", str(run.parent)]
     typed = ["resume", run.name, *place] if run.exists() else ["train", *WORDS, "--name", run.name, *place]
-    subprocess.run([sys.executable, "-m", "repertory", *typed], check=True)
+    code = subprocess.run([sys.executable, "-m", "repertory", *typed], check=False).returncode
+    if code:
+        sys.exit(code)
+
+
+def solved(run: Path) -> bool:
+    """Whether there is nothing left to train."""
+    result = run / "result.json"
+    return result.exists() and json.loads(result.read_text())["status"] == "solved"
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -51,7 +59,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=None)
     options = parser.parse_args()
     run = options.record or Path("runs/pong-learned")
-    if options.record is None:
+    if options.record is None and not solved(run):
         train(run)
     found = record(run)
     (HERE / "results/pong-learned.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -366,13 +366,18 @@ def test_study_that_goes_on_elsewhere_says_so(
     copied = tmp_path / "studies" / study.name
     shutil.copytree(study, copied)
     programme = json.loads((copied / "study.json").read_text())
-    here, programme["machine"] = programme["machine"], "an abacus"
+    here, programme["machine"] = programme["machine"], f"1{programme['machine']}"  # 12 cores, where here are 2
     (copied / "study.json").write_text(json.dumps(programme))
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert cli.main(TWO) == 0
-        assert json.loads((copied / "study.json").read_text())["machine"] == f"an abacus; and {here}"
-    assert capsys.readouterr().err.count("begun elsewhere or with other versions: an abacus") == 1
+        assert json.loads((copied / "study.json").read_text())["machine"] == f"1{here}; and {here}"
+    programme["machine"], programme["versions"]["numpy"] = here, "0.1"
+    (copied / "study.json").write_text(json.dumps(programme))
+    for _ in range(2):
+        assert cli.main(TWO) == 0
+        assert json.loads((copied / "study.json").read_text())["machine"] == here
+    assert capsys.readouterr().err.count("begun elsewhere or with other versions") == 2
 
 
 def test_run_whose_result_finds_no_room_ends_the_study_in_a_sentence(
@@ -384,7 +389,9 @@ def test_run_whose_result_finds_no_room_ends_the_study_in_a_sentence(
     monkeypatch.setattr(Rounds, "_perform", lambda *_: (1, "no"))
     full = OSError(errno.ENOSPC, "No space left on device", "failure.json")
     monkeypatch.setattr("repertory.studies.running.record_failure", Mock(side_effect=full))
-    assert "the study can't go on: No space left on device, failure.json" in refusal(capsys, *TWO, "--quiet")
+    assert "the study can't go on: [Errno 28] No space left on device: 'failure.json'" in refusal(
+        capsys, *TWO, "--quiet"
+    )
 
 
 def test_torn_and_missing_files_are_left_out(study: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,7 @@ def _table(findings: Findings) -> list[str]:
     lines = [f"{'':<{width}}  runs     score  env steps/s  updates/s"]
     for contestant in findings.contestants:
         trials = findings.of(contestant.name)
-        scores = _mean([trial.score for trial in trials], ".1f")
+        scores = _mean([trial.finite_score for trial in trials], ".1f")
         steps = _mean([trial.env_steps_per_s for trial in trials], ",.0f")
         updates = _mean([trial.updates_per_s for trial in trials], ",.0f")
         lines.append(f"{contestant.name:<{width}}  {len(trials):>4}  {scores:>8}  {steps:>11}  {updates:>9}")
@@ -120,5 +119,5 @@ def _table(findings: Findings) -> list[str]:
 
 
 def _mean(values: list[float | None], form: str) -> str:
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = [value for value in values if value is not None]
     return f"{sum(known) / len(known):{form}}" if known else "–"

@@ -17,7 +17,7 @@ from repertory.studies.programme import Part, Programme, programme_of
 from repertory.studies.reading import read_study
 from repertory.studies.running import Rounds, duration
 from repertory.studies.statistics import require
-from repertory.studies.study import StudyDirectory, place_of, state_of
+from repertory.studies.study import StudyDirectory, has_moved, place_of, state_of
 from repertory.studies.tables import write_tables
 
 START_S = 6.0
@@ -41,8 +41,10 @@ def conduct(kind: str, asked: StudyOptions, entries: list[Entry], say: Callable[
     study.make()
     with study.hold():
         begun = study.take_up(programme)
-        moved = programme.machine not in begun.machine
-        programme = _moved(study, begun, programme.machine, say) if moved else begun
+        moved = has_moved(begun, programme)
+        if moved:
+            say(f"note: this study was begun elsewhere or with other versions: {begun.machine}")
+        programme = study.move(begun, programme) if moved else begun
         parts = programme.parts(study.runs)
         if not asked.drop_checkpoints:
             _check_disk(study, parts, {entry.contestant.name: entry.kept_bytes for entry in entries})
@@ -54,8 +56,8 @@ def conduct(kind: str, asked: StudyOptions, entries: list[Entry], say: Callable[
             report = publish(findings, study.path) if complete else None
         except OSError as error:
             raise UserError(
-                f"the study can't go on: {error.strerror}, {error.filename}; runs that have finished are kept, so make "
-                "room and give the same command again"
+                f"the study can't go on: {error}; runs that have finished are kept: once that is mended, the same "
+                "command goes on"
             ) from None
         return Outcome(study.path, findings, report, interrupted=not complete)
 
@@ -78,12 +80,6 @@ def publish(findings: Findings, directory: Path) -> Path | None:
     from repertory.studies import page
 
     return page.write(findings, directory)
-
-
-def _moved(study: StudyDirectory, begun: Programme, machine: str, say: Callable[[str], None]) -> Programme:
-    """A study over two machines, or two versions, is said to be one, here and on its page."""
-    say(f"note: this study was begun elsewhere or with other versions: {begun.machine}")
-    return study.moved(begun, machine)
 
 
 def _check_disk(study: StudyDirectory, parts: list[Part], kept_bytes: Mapping[str, int]) -> None:

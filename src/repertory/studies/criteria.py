@@ -32,8 +32,7 @@ class Criterion:
 
 
 def _score(_: Findings, trial: Trial) -> float | None:
-    """Of the last evaluation; none if it is not finite: an older one would flatter a run that diverged."""
-    return trial.score if trial.score is not None and math.isfinite(trial.score) else None
+    return trial.finite_score
 
 
 def _score_per_step(findings: Findings, trial: Trial) -> float | None:

@@ -69,10 +69,14 @@ def _nested(name: str, value: Any) -> dict[str, Any]:
     return {first: _nested(rest, value) if rest else value}
 
 
+def asked_for(asked: StudyOptions) -> dict[str, Any]:
+    """What `--set` says, by dotted names."""
+    return {name.replace("-", "_"): value for name, value in read_pairs(asked.set, "--set").items()}
+
+
 def _chosen(asked: StudyOptions, candidates: list[Candidate]) -> dict[str, Any]:
     """What `--set` says, if at least one candidate has such an option."""
-    pairs = read_pairs(asked.set, "--set")
-    chosen = {name.replace("-", "_"): value for name, value in pairs.items()}
+    chosen = asked_for(asked)
     known = {name for candidate in candidates for name in names_of(type(candidate.preset))} - set(OWN)
     for name in chosen:
         if name in OWN:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from repertory.studies.findings import Findings, Trial
 from repertory.studies.numerals import counted
 
@@ -45,7 +43,7 @@ def without_score(findings: Findings) -> list[str]:
 
 
 def _bad(trial: Trial) -> bool:
-    return trial.score is not None and not math.isfinite(trial.score)
+    return trial.score is not None and trial.finite_score is None
 
 
 def not_there(findings: Findings) -> list[str]:

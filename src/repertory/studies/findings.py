@@ -65,6 +65,11 @@ class Trial:
         return self.evaluations[-1].score if self.evaluations else None
 
     @property
+    def finite_score(self) -> float | None:
+        """The last evaluation, if it is a finite number: an older one would flatter a run that diverged."""
+        return self.score if self.score is not None and math.isfinite(self.score) else None
+
+    @property
     def best(self) -> float | None:
         """The best evaluation that is a finite number."""
         scores = (evaluation.score for evaluation in self.evaluations)

@@ -93,7 +93,7 @@ def interval(scores: npt.NDArray[Any] | list[Array], what: Callable[..., Array])
 def improvement(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Estimate:
     """The probability that a run of ours scores above one of theirs; a tie counts half."""
     x, y = np.asarray(ours, np.float64)[:, None], np.asarray(theirs, np.float64)[:, None]
-    seeds, value = min(len(x), len(y)), float(_pairs_won(x, y)[0])
+    seeds, value = min(len(x), len(y)), pairs_won(ours, theirs)
     if seeds < FEWEST:
         return Estimate(value, None, None, seeds)
     low, high = interval([x, y], _pairs_won)

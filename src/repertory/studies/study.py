@@ -25,6 +25,8 @@ from repertory.runs.directory import RunDirectory, held, read_json, slug, write_
 from repertory.studies.options import StudyOptions
 from repertory.studies.programme import Part, Programme, read_programme
 
+ALSO = "; and "
+"""Between the machines of a study that went on elsewhere."""
 FINISHED = ("completed", "solved")
 State = Literal["finished", "failed", "unfinished", "absent"]
 
@@ -62,11 +64,12 @@ class StudyDirectory:
             )
         return begun
 
-    def moved(self, begun: Programme, machine: str) -> Programme:
-        """The programme, with another machine, or other versions, on which some of its runs are made."""
-        also = dataclasses.replace(begun, machine=f"{begun.machine}; and {machine}")
-        write_json(self.programme_path, also.to_dict())
-        return also
+    def move(self, begun: Programme, now: Programme) -> Programme:
+        """The programme that was begun, with the machine and the versions with which it goes on."""
+        machines = [*_machines(begun), *_machines(now)]
+        moved = dataclasses.replace(begun, machine=ALSO.join(dict.fromkeys(machines)), versions=now.versions)
+        write_json(self.programme_path, moved.to_dict())
+        return moved
 
     def read(self) -> Programme:
         """The programme."""
@@ -77,6 +80,15 @@ class StudyDirectory:
         """Keep other processes from this study."""
         with held(self.path, "is being worked on by another process; wait for that one, or stop it"):
             yield
+
+
+def has_moved(begun: Programme, now: Programme) -> bool:
+    """Whether some runs were made on another machine, or with other versions."""
+    return begun.versions != now.versions or now.machine not in _machines(begun)
+
+
+def _machines(programme: Programme) -> list[str]:
+    return programme.machine.split(ALSO)
 
 
 def place_of(kind: str, asked: StudyOptions) -> StudyDirectory:

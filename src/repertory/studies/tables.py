@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def _trial_row(findings: Findings, trial: Trial) -> Row:
         **_who(findings, trial),
         "status": trial.status,
         "cause": trial.cause,
-        "score": trial.score if trial.score is not None and math.isfinite(trial.score) else None,
+        "score": trial.finite_score,
         "best": trial.best,
         "env_steps": trial.env_steps,
         "updates": trial.updates,
