@@ -23,7 +23,7 @@ check: .venv/dev  ## what can be known without running it
 	$(BIN)/mypy
 
 test: check  ## the checks, then every test
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 bench: .venv/dev  ## the speed figures that need no peer
 	$(BIN)/python benchmarks/learner_speed.py

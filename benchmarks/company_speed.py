@@ -22,7 +22,7 @@ import psutil
 import repertory
 from repertory.runs import metrics
 
-SLOW = {"environment": "repertory/SlowCartPole-v1", "envs_per_actor": 1, "replay_ratio": 8.0, "updates_per_call": 4}
+SLOW = {"environment": "repertory/SlowCartPole-v1", "envs_per_actor": 1, "replay_ratio": 8.0, "updates_per_call": 16}
 WORKLOADS: dict[str, dict[str, Any]] = {
     "slow": {**SLOW, "env_option": ("latency_s=0.005",)},
     "busy": {**SLOW, "env_option": ("latency_s=0.0", "busy_s=0.005")},
@@ -56,7 +56,7 @@ def main() -> None:
             eval_episodes=1,
             eval_max_steps=1,
             checkpoint_every=10**9,
-            log_every=max(20, options.actors * work["envs_per_actor"] * 20),
+            log_every=max(20, options.actors * work["envs_per_actor"] * 100),
             runs_dir=directory,
             quiet=True,
             agent_options={

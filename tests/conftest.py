@@ -1,5 +1,29 @@
-"""Settings for all tests, made before JAX starts: one thread for compiled programs, as a run has."""
+"""Settings for all tests, made before JAX starts: one thread for compiled programs, as a run has.
+
+Files that take long come first, so that no core is left with one of them at the end while the others are idle.
+"""
 
 import os
 
+import pytest
+
 os.environ.setdefault("PJRT_NPROC", "1")
+
+LONG = (
+    "test_faults",
+    "test_exact_resume",
+    "test_studies",
+    "test_driver_signals",
+    "test_page",
+    "test_companies",
+    "test_unroll_companies",
+    "test_training",
+    "test_hogwild",
+    "test_endings",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the order within a file."""
+    place = {name: index for index, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))

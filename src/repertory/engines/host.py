@@ -25,6 +25,7 @@ from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.actor import Actor
+from repertory.roles.crew import SMALL
 from repertory.roles.ports import Role
 from repertory.runtime import (
     die_with_fork_server,
@@ -39,7 +40,8 @@ REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
 USER_ERROR = 2
 COLLECTOR_YIELDS, EVALUATOR_YIELDS = 15, 5
-"""Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end."""
+"""Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end. A large crew
+does not: so many on one core mostly wait for their environments, and what comes back must be answered at once."""
 
 
 @dataclass
@@ -66,15 +68,15 @@ def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     faulthandler.enable(kit.report.fd)
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     with _last_words(kit):
-        agent = _prepare(kit, members_of(kit.plan)[crew[0]])
+        agent = _prepare(kit, members_of(kit.plan)[crew[0]], len(crew))
         if len(crew) > 1:
             interrupt_nobody()
         Host(kit, agent, crew).run()
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
-def _prepare(kit: Kit, member: Member) -> Agent:
-    """What a process does once, whoever its members are; they all have the same role."""
+def _prepare(kit: Kit, member: Member, members: int) -> Agent:
+    """What a process does once for all its members, of which this is the first; they all have the same role."""
     plan = kit.plan
     name_process(str(member))
     if kit.core is not None:
@@ -85,7 +87,7 @@ def _prepare(kit: Kit, member: Member) -> Agent:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     wake_up_sharply()
-    if member.role == "collector":
+    if member.role == "collector" and members <= SMALL:
         os.nice(COLLECTOR_YIELDS)  # before it starts threads, which inherit it
     if member.role in plan.topology.together and plan.ranks > 1:
         GlooCollective.join(kit.meeting, plan.ranks, member.rank)
