@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
 from companies import company, play, roles
@@ -20,6 +21,10 @@ from repertory.engines.processes import ProcessesEngine
 from repertory.engines.rehearsal import Rehearsal
 from repertory.experience.replay import Sample
 from repertory.roles.rank import Rank
+from repertory.runs.config import change, from_dict, to_dict
+from repertory.runs.presets import defaults
+from repertory.runs.staging import draft
+from repertory.topologies import TOPOLOGIES
 
 COMPRESSIONS = ("none", "float16", "int8", "topk")
 
@@ -129,6 +134,13 @@ def remember(take: Any, into: list[Sample]) -> Any:
     return taking
 
 
+def listening(engine: ProcessesEngine) -> list[Any]:
+    """Where members receive others."""
+    processes = [watched.process for watched in engine.supervisor.watched]
+    found = [psutil.Process(process.pid).net_connections("tcp") for process in processes if process is not None]
+    return [each.laddr for of_one in found for each in of_one if each.status == psutil.CONN_LISTEN]
+
+
 def joined(parts: list[Any]) -> Any:
     return None if parts[0] is None else np.concatenate(parts)
 
@@ -138,6 +150,18 @@ def test_learning_rate_is_multiplied_by_the_number_of_ranks_if_asked(scale: bool
     rehearsal = company("all_reduce", {"scale_learning_rate": scale}, {"learning_rate": 1e-3})
     assert rehearsal.plan.options.learning_rate == pytest.approx(3e-3 if scale else 1e-3)
     rehearsal.close()
+
+
+@pytest.mark.parametrize("topology", sorted(TOPOLOGIES))
+def test_options_that_follow_from_others_follow_once(topology: str) -> None:
+    """A resumed run reads what the first one has written."""
+    wishes = {"actors": 3} if topology != "single" else {}
+    company_wishes = {"scale_learning_rate": True} if topology == "all_reduce" else {}
+    asked = change(defaults("CartPole-v1", topology=topology), {**wishes, "company": company_wishes})
+    options, plan = draft(asked)
+    again, plan_again = draft(from_dict(to_dict(options)))
+    assert again == options
+    assert plan_again == plan
 
 
 @pytest.mark.parametrize("compression", ["none", "topk"])
@@ -155,6 +179,9 @@ def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compre
             engine.settle()
             assert_ranks_equal(engine, pause)
             engine.start()
+        meeting = engine.supervisor._meeting
+        found = [(at.ip, at.port) for at in listening(engine) if at.port == int(meeting.rpartition(":")[2])]
+        assert found == [("127.0.0.1", int(meeting.rpartition(":")[2]))], "nobody else is received"
         assert engine.restarts == 0
     finally:
         engine.close()

@@ -161,6 +161,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --network.hidden 0", "--network.hidden needs widths above 0"),
         ("train CartPole-v1 --network.kind nature", "reads images"),
         ("train CartPole-v1 --env-option gravity", "--env-option takes KEY=VALUE, not 'gravity'"),
+        ("train CartPole-v1 --env-option a=1 --env-option b=2", "--env-option was given twice"),
         ("train FrozenLake-v1 --env-option is_slipery=false", "did you mean 'is_slippery'?"),
         ("train absent.py:Faulty", "there is no file absent.py"),
         ("train faulty.py:Fualty", "faulty.py has no function 'Fualty'; did you mean 'Faulty'?"),

@@ -136,6 +136,17 @@ def test_dry_run_foretells_the_updates_that_are_made(capsys: pytest.CaptureFixtu
     assert abs(train("CartPole-v1")["updates"] - told["updates"]) <= 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["all_reduce", "parameter_server --company.mode synchronous", "parameter_server --company.push-period 2"],
+)
+def test_dry_run_foretells_updates_that_several_batches_make(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["--topology", *words.split(), "--actors", "2", "--engine", "inline"]
+    assert cli.main(["train", "CartPole-v1", *SHORT, *typed, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert abs(train("CartPole-v1", *typed)["updates"] - told["updates"]) <= 2
+
+
 def test_run_ends_in_time() -> None:
     began = time.monotonic()
     assert cli.main(["train", "CartPole-v1", *SHORT, "--env-steps", "10000000", "--seconds", "2", "--quiet"]) == 0

@@ -404,6 +404,28 @@ def test_versions_of_shared_weights_are_counted_where_no_update_is_lost() -> Non
         assert rehearsal.metrics()["policy_lag_max"] <= 6
 
 
+def test_numbers_that_were_found_are_kept_by_a_checkpoint() -> None:
+    options = {"predictors": 2, "trainers": 2, "adjust_from": (1, 1, 1)}
+    with closed_after(company("ga3c", options, env_steps=600)) as rehearsal:
+        assert rehearsal.stage.at_work.tolist() == [1, 1, 1]
+        rehearsal.stage.at_work[:] = (2, 1, 2)
+        state = rehearsal.settle()
+    resumed = company("ga3c", options, env_steps=600, begin=False)
+    resumed.load_state(state)
+    assert resumed.stage.at_work.tolist() == [2, 1, 2]
+
+
+@pytest.mark.parametrize(("loss", "entropy"), [(float("nan"), 0.5), (float("inf"), 0.5), (1.0, float("nan"))])
+def test_a_loss_that_is_not_finite_spoils_no_later_one(loss: float, entropy: float) -> None:
+    with closed_after(company("impala", env_steps=600)) as rehearsal:
+        play(rehearsal, 300)
+        rehearsal.stage.page(rehearsal.stage.members[-2]).loss(loss, 1, entropy)
+        rehearsal.metrics()
+        play(rehearsal)
+        told = rehearsal.metrics()
+        assert np.isfinite([told["loss"], told["entropy"]]).all()
+
+
 def test_memory_behind_central_inference_keeps_the_replay_ratio_when_its_learner_starts_again() -> None:
     with closed_after(company("seed_rl", of="dqn")) as rehearsal:
         play(rehearsal, 900)

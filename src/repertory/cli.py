@@ -166,6 +166,8 @@ def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None
         name = argument.split("=")[0].replace("_", "-")
         if argument.startswith("--") and name not in known:
             raise UserError(f"unknown option {argument.split('=')[0]}{nearest(name, known)}")
+    if sum(argument.split("=")[0].replace("_", "-") == "--env-option" for argument in arguments) > 1:
+        raise UserError("--env-option was given twice; give all pairs after one: --env-option KEY=VALUE KEY=VALUE")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -224,9 +224,16 @@ class Casting:
         plan = self.stage.plan
         options = plan.q
         lesson = Lesson(options.batch_size, updates_per_call, options.replay, options.prioritized)
+        start = int(page.row["starts"]) - 1
         if rank is None:
             return Drawer(
-                self.stage.replay(), plan.pacing(), lesson, plan.importance, lambda: page.env_steps, seed=plan.seed
+                self.stage.replay(),
+                plan.pacing(),
+                lesson,
+                plan.importance,
+                lambda: page.env_steps,
+                seed=plan.seed,
+                start=start,
             )
         drawer = Drawer(
             self.stage.replay(rank if plan.company.memory == "local" else None),
@@ -236,6 +243,7 @@ class Casting:
             lambda: page.own_env_steps,
             seed=plan.seed,
             rank=rank,
+            start=start,
         )
         drawer.pacing.updates = int(page.row["gradients"])
         return drawer

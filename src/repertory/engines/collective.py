@@ -46,7 +46,12 @@ class GlooCollective:
         """Meet the others; before anything is computed."""
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            meeting, ranks, rank, initialization_timeout=MEETING_S, heartbeat_timeout_seconds=100
+            meeting,
+            ranks,
+            rank,
+            initialization_timeout=MEETING_S,
+            heartbeat_timeout_seconds=100,
+            coordinator_bind_address=meeting,  # by default it would listen on every network of the machine
         )
 
     def submit(self, payload: dict[str, jax.Array], adjourn: bool = False) -> None:

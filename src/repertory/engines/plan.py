@@ -148,11 +148,10 @@ class Plan:
 
     @property
     def batches_per_update(self) -> int:
-        """Workers whose gradients make one update together."""
-        together = self.topology.name == "all_reduce" or (
-            self.topology.has("server") and self.company.mode == "synchronous"
-        )
-        return self.actors if together else 1
+        """Batches whose gradients make one update together: of several workers, or of one that pushes their sum."""
+        if not self.topology.has("server"):
+            return self.actors if self.topology.name == "all_reduce" else 1
+        return self.actors if self.company.mode == "synchronous" else self.company.push_period
 
     def make_agent(self, threads: int | None = None) -> Agent:
         """The agent, as each process makes it for itself."""

@@ -53,7 +53,7 @@ class Block:
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self.fields = dict(fields)
         size = ALIGNMENT + sum(_room(field) for field in self.fields.values())
-        self.file = Descriptor(_anonymous_file(size))
+        self.file = Descriptor(anonymous_file(size))
         self.size = size
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -71,7 +71,8 @@ def _room(field: Field) -> int:
     return -(-field.nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _anonymous_file(size: int) -> int:
+def anonymous_file(size: int) -> int:
+    """The descriptor of a file without a name, in memory where the system has such."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("repertory")
     else:

@@ -314,6 +314,8 @@ class Stage:
             state["lanes"] = self.lanes.state()
         if "priorities" in self.arrays:
             state["priorities"] = {"leaves": self.arrays["priorities"]}
+        if "adjust/active" in self.arrays:
+            state["at_work"] = self.arrays["adjust/active"].copy()
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -328,6 +330,8 @@ class Stage:
             self.write_note(member, state["members"][str(member)])
         if "priorities" in self.arrays:
             self.arrays["priorities"][...] = state["priorities"]["leaves"]
+        if "adjust/active" in self.arrays and "at_work" in state:  # checkpoints of before had none
+            self.arrays["adjust/active"][...] = state["at_work"]
         if "store/target_copies" in self.arrays:
             self.arrays["store/target_copies"][0] = state["env_steps"] // self.plan.company.target_steps
 

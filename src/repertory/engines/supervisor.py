@@ -14,7 +14,7 @@ import psutil
 from repertory.engines.collective import meeting_place
 from repertory.engines.host import USER_ERROR, Kit, perform, read_report
 from repertory.engines.plan import Plan
-from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
+from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
 from repertory.engines.stage import Member, Stage, core_of, crews_of, members_of
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, fork_server, pinnable_cores, usable_cores
@@ -87,7 +87,7 @@ class Supervisor:
         if len(members) > BEYOND:
             raise UserError(f"{len(members)} members were asked for; {BEYOND} are possible: lower --actors")
         crews = crews_of(plan, usable_cores())
-        self.watched = [Watched(crew, Descriptor(os.memfd_create("report"))) for crew in crews]
+        self.watched = [Watched(crew, Descriptor(anonymous_file(0))) for crew in crews]
         self.events: list[Event] = []
         self.restarts = 0
         self._meeting = ""

@@ -37,10 +37,12 @@ class Drawer:
         *,
         seed: int,
         rank: int = 0,
+        start: int = 0,
     ) -> None:
+        """`start` tells the streams of those apart that have the same rank, one after the other."""
         self.experience, self.pacing, self.lesson = experience, pacing, lesson
         self.importance, self.env_steps = importance, env_steps
-        self.rng = generator(seed, rank, 2)
+        self.rng = generator(seed, rank, 2, start)
         self._drawn: Sample | None = None
 
     def owed(self) -> bool:

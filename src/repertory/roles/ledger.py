@@ -7,6 +7,7 @@ whoever supervises reads from them that it lives, what it does and what it has d
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -149,7 +150,9 @@ class Page:
         self.row["answer_s"] += seconds
 
     def loss(self, total: float, count: int, entropy: float = 0.0) -> None:
-        """Losses of some updates, and the policy's entropies in them."""
+        """Losses of some updates, and the policy's entropies in them; those that are not finite spoil no mean."""
+        if not (math.isfinite(total) and math.isfinite(entropy)):
+            return
         self.row["loss_sum"] += total
         self.row["entropy_sum"] += entropy
         self.row["losses"] += count

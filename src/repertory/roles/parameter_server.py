@@ -97,11 +97,11 @@ class ParameterServer:
         """A worker's gradient, unless it is too old."""
         version, payload = self.incoming.payload(self.rank, worker)
         age = max(0, self.version - version)
-        if self.rank == 0:
-            self.page.age(np.array([age]))
         if 0 < self.rules.max_age < age:
             self.page.count("dropped_stale")
             return None
+        if self.rank == 0:
+            self.page.age(np.array([age]))
         return payload
 
     def _apply(self, payloads: list[dict[str, Any]]) -> None:

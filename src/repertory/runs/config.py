@@ -301,8 +301,6 @@ def resolve(options: RunOptions) -> RunOptions:
     agent = options.agent
     if options.agent_name == "sarsa" or (options.topology == "hogwild" and options.company.method == "sarsa"):
         agent = dataclasses.replace(agent, sarsa=True)
-    if options.topology == "all_reduce" and options.company.scale_learning_rate:
-        agent = dataclasses.replace(agent, learning_rate=agent.learning_rate * options.actors)
     if options.topology == "hogwild" and options.company.method != "replay":
         return dataclasses.replace(
             options, agent=_without_memory(options, agent), threads=options.threads or _fair_threads(options)

@@ -16,7 +16,7 @@ import psutil
 
 from repertory.runtime import cache_directory, usable_cores
 
-EXTRAS = {"atari": "ale_py", "minatar": "minatar", "plots": "matplotlib", "video": "imageio", "ray": "ray"}
+EXTRAS = {"atari": "ale_py", "minatar": "minatar", "studies": "rliable", "video": "imageio"}
 GIGABYTE = 1e9
 
 

@@ -258,6 +258,7 @@ class Session:
             "evaluations": self.history.evaluations,
             "seconds": self.seconds,
             "resumes": self.history.resumes,
+            "deterministic": self.options.engine == "inline",
         }
         try:
             self.metrics.flush()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import psutil
 
 from repertory import topologies
+from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
+from repertory.agents.q_learning import QLearningOptions
 from repertory.engines.plan import Plan
 from repertory.engines.stage import crews_of
 from repertory.errors import UserError
@@ -38,7 +41,7 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
         environment_options=chosen,
         evaluation_options=environments.evaluation_options(options.environment, chosen),
         spec=environments.describe(options.environment, chosen),
-        options=options.agent,
+        options=_scaled(options),
         actors=options.actors,
         envs_per_actor=options.envs_per_actor,
         eval_episodes=options.eval_episodes,
@@ -55,6 +58,14 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
     else:
         _check_pacing(plan)
     return options, plan
+
+
+def _scaled(options: RunOptions) -> QLearningOptions | ActorCriticOptions:
+    """The agent's options, its learning rate multiplied if asked; a run's own options keep what was asked for."""
+    agent = options.agent
+    if options.topology == "all_reduce" and options.company.scale_learning_rate:
+        return dataclasses.replace(agent, learning_rate=agent.learning_rate * options.actors)
+    return agent
 
 
 def check_memory(plan: Plan) -> None:
@@ -140,11 +151,12 @@ def _unrolls_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
 def _memory_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
     settings = plan.q
     learned_steps = max(0, options.env_steps - settings.learning_starts)
+    samples = settings.batch_size * plan.batches_per_update
     half = (settings.epsilon_start + settings.epsilon_end) / 2
     return {
-        "env_steps_per_update": settings.batch_size / settings.replay_ratio,
+        "env_steps_per_update": samples / settings.replay_ratio,
         "replay_ratio": settings.replay_ratio,
-        "updates": int(learned_steps * settings.replay_ratio / settings.batch_size),
+        "updates": int(learned_steps * settings.replay_ratio / samples),
         "updates_per_call": settings.updates_per_call,
         "epsilon": {
             "start": settings.epsilon_start,

@@ -96,7 +96,7 @@ SAMPLE_FACTORY = Topology(
         Edge("rollout_worker", "policy_worker", "observations", "every step of a group"),
         Edge("policy_worker", "rollout_worker", "actions", "every step of a group"),
         Edge("rollout_worker", "learner", "unrolls", "after --agent.unroll steps, by their index"),
-        Edge("learner", "policy_worker", "weights", "after every update"),
+        Edge("learner", "policy_worker", "weights", "after every batch"),
         Edge("learner", "evaluator", "weights", "a snapshot every --eval-every env steps"),
     ),
     engines=ENGINES,
