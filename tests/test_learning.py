@@ -17,7 +17,7 @@ CHANCE = 25
 
 @pytest.mark.parametrize(
     ("topology", "score"),
-    [("collectors", 475), ("gorila", 475), ("hogwild", 195), ("all_reduce", 195), ("a3c", 475), ("impala", 475)],
+    [("collectors", 475), ("gorila", 195), ("hogwild", 195), ("all_reduce", 195), ("a3c", 475), ("impala", 195)],
 )
 def test_company_learns_to_balance_the_pole(topology: str, score: float, tmp_path: Path) -> None:
     run = repertory.train(

@@ -38,18 +38,18 @@ def slow_improvement(ours: tuple[float, ...], theirs: tuple[float, ...]) -> floa
 
 
 def slow_chance(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-    """How often a random division of all runs parts them at least as far: every division is looked at."""
+    """How often a random division of all runs parts them at least as far the same way, and as often the other way."""
     every, size = ours + theirs, len(ours)
-    half = len(ours) * len(theirs) / 2
 
-    def distance(chosen: tuple[int, ...]) -> float:
+    def share(chosen: tuple[int, ...]) -> float:
         first = tuple(every[index] for index in chosen)
         rest = tuple(every[index] for index in range(len(every)) if index not in chosen)
-        return abs(slow_improvement(first, rest) * len(first) * len(rest) - half)
+        return slow_improvement(first, rest)
 
-    seen = distance(tuple(range(size)))
-    divisions = list(itertools.combinations(range(len(every)), size))
-    return sum(distance(chosen) >= seen - 1e-9 for chosen in divisions) / len(divisions)
+    seen = share(tuple(range(size)))
+    shares = [share(chosen) for chosen in itertools.combinations(range(len(every)), size)]
+    above, below = (sum(found >= seen - 1e-9 for found in shares), sum(found <= seen + 1e-9 for found in shares))
+    return min(1.0, 2 * min(above, below) / len(shares))
 
 
 @settings(max_examples=60, deadline=None)

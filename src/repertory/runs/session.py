@@ -258,7 +258,6 @@ class Session:
             "evaluations": self.history.evaluations,
             "seconds": self.seconds,
             "resumes": self.history.resumes,
-            "deterministic": self.options.engine == "inline",
         }
         try:
             self.metrics.flush()
@@ -288,6 +287,7 @@ class Session:
             "updates_per_s": round(counters.updates / max(seconds, 1e-9), 1),
             "restarts": self.engine.restarts,
             "resumes": self.history.resumes,
+            "deterministic": self.options.engine == "inline",
             "environment": self.options.environment,
             "directory": str(self.directory.path),
             "evaluations": evaluating,
