@@ -11,15 +11,13 @@ os.environ.setdefault("PJRT_NPROC", "1")
 
 LONG = (
     "test_faults",
-    "test_exact_resume",
-    "test_studies",
     "test_driver_signals",
+    "test_studies",
     "test_page",
-    "test_companies",
-    "test_unroll_companies",
+    "test_learning",
+    "test_exact_resume",
+    "test_beginnings",
     "test_training",
-    "test_hogwild",
-    "test_endings",
 )
 
 
