@@ -4,9 +4,9 @@
     python benchmarks/double_buffering.py --groups 1
 
 `sample_factory` with one rollout worker whose environments wait 2 ms a step, one after the other, and a network
-that takes about as long to answer: then each side waits for the other, unless there are two groups. Most of it is an
-encoder that is not trained (`frozen_encoder.py`): learning from a step costs three times its answer otherwise, and on
-two cores the learner, not the waiting, would set the pace.
+that takes as long to answer, which is measured beforehand: then each side waits for the other, unless there are two
+groups. Most of it is an encoder that is not trained (`frozen_encoder.py`): learning from a step costs three times its
+answer otherwise, and on two cores the learner, not the waiting, would set the pace.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import repertory
 from repertory.runs import metrics
+
+LATENCY_S = 0.002
 
 
 def main() -> None:
@@ -29,13 +33,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     os.chdir(Path(__file__).parent)  # where a run looks for the module
+    half = options.environments // 2
+    measure = [sys.executable, "frozen_encoder.py", "--rows", str(half), "--ms", str(half * LATENCY_S * 1e3)]
+    depth = subprocess.check_output(measure, text=True)
+    os.environ["FROZEN_DEPTH"] = depth.strip()
     with tempfile.TemporaryDirectory() as directory:
         run = repertory.train(
             "repertory/SlowCartPole-v1",
             topology="sample_factory",
             actors=1,
             envs_per_actor=options.environments,
-            env_option=("latency_s=0.002",),
+            env_option=(f"latency_s={LATENCY_S}",),
             env_steps=10**9,
             seconds=options.seconds * 4 / 3,
             eval_every=10**9,
@@ -55,7 +63,8 @@ def main() -> None:
     seconds = last["seconds"] - first["seconds"]
     told = {key: value for key, value in last.items() if key.startswith(("busy/", "answer_ms"))}
     rate = round((last["env_steps"] - first["env_steps"]) / seconds, 1)
-    print(json.dumps({"groups": options.groups, "env_steps_per_s": rate, "seconds": round(seconds, 1), **told}))
+    told |= {"depth": int(depth), "seconds": round(seconds, 1)}
+    print(json.dumps({"groups": options.groups, "env_steps_per_s": rate, **told}))
 
 
 if __name__ == "__main__":

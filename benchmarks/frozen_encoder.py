@@ -1,16 +1,25 @@
 """A network that is dear to answer with and cheap to learn with: an encoder that is not trained, and a small head.
 
 As with an encoder trained elsewhere. It applies one matrix many times, so that an answer's time grows with the number
-of environments, as a convolution's does, and is not that of reading weights.
+of environments, as a convolution's does, and is not that of reading weights. How many times, `FROZEN_DEPTH` says.
+
+    python benchmarks/frozen_encoder.py --rows 4 --ms 8    # how many make an answer to 4 take 8 ms, on this machine
 """
 
 from __future__ import annotations
+
+import argparse
+import os
+import time
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-WIDTH, DEPTH = 512, 200
+from repertory.runtime import start_jax
+
+WIDTH, DEPTH = 512, int(os.environ.get("FROZEN_DEPTH", "200"))
+TRIALS, STEP = 200, 20
 
 
 class FrozenEncoder(nn.Module):
@@ -30,3 +39,25 @@ class FrozenEncoder(nn.Module):
 def build(outputs: int) -> nn.Module:
     """For `network.module`."""
     return FrozenEncoder(outputs)
+
+
+def main() -> None:
+    """Print the depth that takes so long; the shortest of many trials counts, which is the same on a busy machine."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--ms", type=float, default=8.0)
+    options = parser.parse_args()
+    start_jax(1)
+    network, seen = build(2), jnp.ones((options.rows, 4))
+    weights = network.init(jax.random.key(0), seen)
+    answer = jax.jit(network.apply)
+    taken = []
+    for _ in range(TRIALS):
+        began = time.perf_counter()
+        jax.block_until_ready(answer(weights, seen))
+        taken.append(time.perf_counter() - began)
+    print(max(STEP, round(DEPTH * options.ms / 1e3 / min(taken) / STEP) * STEP))
+
+
+if __name__ == "__main__":
+    main()

@@ -119,14 +119,12 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
         "company-slow": Contest(
             {
                 **{
-                    f"ours, {actors} collectors": [
-                        ours,
-                        str(HERE / "company_speed.py"),
-                        "slow",
-                        "--actors",
-                        str(actors),
-                    ]
+                    f"{who}, {actors}": [ours, *words, "--actors", str(actors)]
                     for actors in (1, 4, 16, 64)
+                    for who, words in {
+                        "ours": (str(HERE / "company_speed.py"), "slow"),
+                        "the environments alone": (str(HERE / "bare_environments.py"),),
+                    }.items()
                 },
                 "stable-baselines3 dqn, 16": [*sb3, "slow", "--workers", "16", "--seconds", "12"],
                 "rllib dqn, 16": [rllib, str(HERE / "peers/rllib.py"), "slow", "--workers", "16", "--seconds", "12"],

@@ -24,7 +24,7 @@ from repertory.runs.staging import stage
 
 GONE_S = 10.0
 """So long after the driver's end nothing of it may be left."""
-LONG = 10**7
+LONG, NICEST = 10**7, 19
 STAGES = ("start-up", "training", "saving", "evaluation", "ending")
 OPTIONS = words("--actors 2 --network.hidden 16 16 --log-every 50 --quiet --name run")
 OF_MEMORY = words(
@@ -84,6 +84,11 @@ class Driver:
         """The processes that were forked for its company."""
         servers = [process for process in self.everybody() if process.ppid() == self.process.pid]
         return [member for server in servers for member in server.children()]
+
+    def yields(self, *each: int) -> bool:
+        """Whether its members yield by so much more than the driver, as far as the system has numbers for it."""
+        own = int(psutil.Process(self.process.pid).nice())
+        return sorted(int(member.nice()) for member in self.members()) == [min(own + more, NICEST) for more in each]
 
     def said(self) -> str:
         """What it printed."""

@@ -73,14 +73,14 @@ def ordered(control: str) -> gym.Env[Any, Any]:
 
 
 class Unlucky(CartPoleEnv):
-    """Raises at a step with this chance, drawn from its own stream."""
+    """Raises at a step with this chance, drawn from the stream of its seed: no two of a process fail in step."""
 
     def __init__(self, chance: float) -> None:
         super().__init__()
-        self.chance, self.luck = chance, np.random.default_rng(os.getpid())
+        self.chance = chance
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        if self.luck.random() < self.chance:
+        if self.np_random.random() < self.chance:
             raise RuntimeError("out of luck")
         return super().step(action)
 

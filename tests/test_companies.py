@@ -11,7 +11,7 @@ import pytest
 
 from commands import assert_same_state
 from companies import company, plan_of, play
-from repertory.engines.stage import core_of, crews_of, members_of
+from repertory.engines.stage import core_of, crews_of, members_of, niceness_of
 
 SERVERS = [
     ("parameter_server", {"mode": mode, "shards": shards, "memory": memory})
@@ -118,6 +118,22 @@ def test_collectors_share_processes_where_there_are_more_than_cores(
     assert [len(crew) for crew in crews if crew[0].role == "collector"] == sizes
     assert all(len(crew) == 1 for crew in crews if crew[0].role != "collector")
     assert sorted(member.index for crew in crews for member in crew) == list(range(len(members_of(plan))))
+
+
+@pytest.mark.parametrize(
+    ("topology", "actors", "order"),
+    [
+        ("collectors", 2, ["learner", "memory", "evaluator", "collector"]),
+        ("collectors", 5, ["collector", "memory", "learner", "evaluator"]),
+        ("hogwild", 5, ["thread", "evaluator"]),
+    ],
+)
+def test_few_collectors_yield_to_the_learner_and_it_yields_to_many(
+    topology: str, actors: int, order: list[str]
+) -> None:
+    plan = plan_of(topology, actors=actors, envs_per_actor=1)
+    found = {crew[0].role: niceness_of(plan, crew, 2) for crew in crews_of(plan, 2)}
+    assert sorted(found, key=lambda role: (found[role], role)) == order
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,15 @@ def test_stopped_member_does_not_outlive_a_killed_driver(tmp_path: Path, drivers
 def test_member_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path: Path, drivers: list[Driver]) -> None:
     drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
     until(lambda: env_steps(driver.run) > 100, what="training")
-    before = driver.members()
+    before, yielding = driver.members(), (0, 0, 5, 15, 15)  # learner, memory, evaluator, collectors
+    assert driver.yields(*yielding)
     server = before[0].parent()
     assert server is not None
     server.kill()
     until(lambda: not any(member.is_running() for member in before), timeout=20, what="the end of the orphans")
     then = env_steps(driver.run)
     until(lambda: env_steps(driver.run) > then + 500, what="training again")
+    assert driver.yields(*yielding)
     assert driver.process.poll() is None
     driver.signal(signal.SIGINT)
     assert driver.wait() == 130

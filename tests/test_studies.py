@@ -145,7 +145,7 @@ def test_study_file_tells_the_words_that_train_each_contestant(study: Path) -> N
         assert (first, command) == ("repertory", "train")
         again = cli.parse(RunOptions, rest, "train", defaults("CartPole-v1", "dqn", row["topology"]))
         assert to_dict(again) == to_dict(from_dict(options))
-    assert programme["versions"]["repertory"] == repertory.__version__
+    assert [found["repertory"] for found in programme["versions"]] == [repertory.__version__]
     assert "core" in programme["machine"]
 
 
@@ -372,11 +372,13 @@ def test_study_that_goes_on_elsewhere_says_so(
     for _ in range(2):
         assert cli.main(TWO) == 0
         assert json.loads((copied / "study.json").read_text())["machine"] == f"1{here}; and {here}"
-    programme["machine"], programme["versions"]["numpy"] = here, "0.1"
+    now = programme["versions"][0]
+    programme["machine"], programme["versions"] = here, [{**now, "numpy": "0.1"}]
     (copied / "study.json").write_text(json.dumps(programme))
     for _ in range(2):
         assert cli.main(TWO) == 0
-        assert json.loads((copied / "study.json").read_text())["machine"] == here
+        told = json.loads((copied / "study.json").read_text())
+        assert (told["machine"], told["versions"]) == (here, [{**now, "numpy": "0.1"}, now])
     assert capsys.readouterr().err.count("begun elsewhere or with other versions") == 2
 
 

@@ -70,7 +70,9 @@ def test_four_dqns_and_every_part_off_alone() -> None:
         "no replay": {"replay", "prioritized"}, "no target": {"target"}, "no double": {"double"},
         "no dueling": {"dueling"}, "no n-step": {"n_step"}, "no prioritized": {"prioritized"},
     }  # fmt: skip
-    assert {entry.options.env_steps for entry in found.values()} == {50_000}
+    agents = [entry.options.agent for entry in found.values()]
+    assert {(a.replay_capacity, a.learning_rate_steps, a.target_tau) for a in agents} == {(100_000, 100_000, 0.005)}
+    assert {entry.options.env_steps for entry in found.values()} == {100_000}
 
 
 def _changed(one: Any, other: Any) -> set[str]:
@@ -80,7 +82,8 @@ def _changed(one: Any, other: Any) -> set[str]:
 def test_what_variants_switch_themselves_can_not_be_set() -> None:
     with pytest.raises(UserError, match=r"--set agent\.n_step would change nothing"):
         ablate.entries(AblateOptions("CartPole-v1", set=("agent.n-step=5",)))
-    assert ablate.entries(AblateOptions("CartPole-v1", set=("agent.learning-rate=1e-4",)))
+    for entry in ablate.entries(AblateOptions("CartPole-v1", set=("agent.replay-capacity=5000",), env_steps=70)):
+        assert (entry.options.agent.replay_capacity, entry.options.env_steps) == (5000, 70)
 
 
 def test_one_number_of_actors_takes_part_once() -> None:

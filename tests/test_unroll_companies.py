@@ -408,7 +408,8 @@ def test_numbers_that_were_found_are_kept_by_a_checkpoint() -> None:
     options = {"predictors": 2, "trainers": 2, "adjust_from": (1, 1, 1)}
     with closed_after(company("ga3c", options, env_steps=600)) as rehearsal:
         assert rehearsal.stage.at_work.tolist() == [1, 1, 1]
-        rehearsal.stage.at_work[:] = (2, 1, 2)
+        rehearsal.stage.arrays["adjust/kept"][:] = (2, 1, 2)
+        rehearsal.stage.at_work[:] = (2, 2, 2)  # on trial
         state = rehearsal.settle()
     resumed = company("ga3c", options, env_steps=600, begin=False)
     resumed.load_state(state)

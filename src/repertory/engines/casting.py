@@ -385,9 +385,16 @@ class Casting:
         company = plan.company
         if not company.adjust_from:
             return []
-        most = (company.predictors, company.trainers, plan.actors)
-        period = company.adjust_s
-        return [Adjuster(stage.named("adjust"), most, lambda: page.updates, period_s=period, seed=plan.seed)]
+        return [
+            Adjuster(
+                stage.named("adjust"),
+                (company.predictors, company.trainers, plan.actors),
+                lambda: page.updates,
+                period_s=company.adjust_s,
+                seed=plan.seed,
+                start=int(page.row["starts"]),
+            )
+        ]
 
     def _worker(self, member: Member, page: Page) -> list[Role]:
         stage, company, rank = self.stage, self.stage.plan.company, member.rank

@@ -39,9 +39,6 @@ from repertory.runtime import (
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
 USER_ERROR = 2
-COLLECTOR_YIELDS, EVALUATOR_YIELDS = 15, 5
-"""Where many play for one who learns, they yield to it: what it waits for, everybody waits for in the end. A large crew
-does not: so many on one core mostly wait for their environments, and what comes back must be answered at once."""
 
 
 @dataclass
@@ -57,6 +54,8 @@ class Kit:
     threads: int
     core: int | None = None
     """The core to keep to."""
+    niceness: int = 0
+    """By how much to yield to others."""
 
 
 def perform(kit: Kit, crew: tuple[int, ...]) -> None:
@@ -68,14 +67,14 @@ def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     faulthandler.enable(kit.report.fd)
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     with _last_words(kit):
-        agent = _prepare(kit, members_of(kit.plan)[crew[0]], len(crew))
-        if len(crew) > 1:
+        agent = _prepare(kit, members_of(kit.plan)[crew[0]])
+        if len(crew) > SMALL:  # in a smaller one, who wakes up mostly finds the lock free
             interrupt_nobody()
         Host(kit, agent, crew).run()
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
-def _prepare(kit: Kit, member: Member, members: int) -> Agent:
+def _prepare(kit: Kit, member: Member) -> Agent:
     """What a process does once for all its members, of which this is the first; they all have the same role."""
     plan = kit.plan
     name_process(str(member))
@@ -87,8 +86,8 @@ def _prepare(kit: Kit, member: Member, members: int) -> Agent:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     wake_up_sharply()
-    if member.role == "collector" and members <= SMALL:
-        os.nice(COLLECTOR_YIELDS)  # before it starts threads, which inherit it
+    if member.role != "evaluator":
+        os.nice(kit.niceness)  # before it starts threads, which inherit it
     if member.role in plan.topology.together and plan.ranks > 1:
         GlooCollective.join(kit.meeting, plan.ranks, member.rank)
     return plan.make_agent(kit.threads)
@@ -153,7 +152,7 @@ class Host:
         self.roles: list[Role] = self.casting.build(self.member) if self.crew is None else [self.crew]
         self._failures: dict[int, tuple[int, int]] = {}
         if self.member.role == "evaluator":
-            os.nice(EVALUATOR_YIELDS)  # only now: everybody waits for who builds slowly
+            os.nice(kit.niceness)  # only now: everybody waits for who builds slowly
 
     def _ring(self, members: Sequence[int]) -> None:
         for index in members:

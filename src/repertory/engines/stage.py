@@ -37,6 +37,7 @@ COUNTED = ("shards", "learners", "predictors", "trainers", "policy_workers")
 """Options that say how many of a role there are."""
 PLAYING = ("collector", "worker", "thread", "rank", "actor", "agent", "rollout_worker")
 SHARING = ("collector",)
+A_LITTLE, MUCH, MORE = 5, 10, 15
 GUARD = 8
 """Slots that readers keep from a lane's oldest, which its actor may be about to overwrite; fewer in short lanes."""
 
@@ -86,6 +87,19 @@ def core_of(plan: Plan, crew: tuple[Member, ...], cores: Sequence[int]) -> int |
     if crew not in alike or len(alike) % len(cores) or (len(crew) == 1 and crew[0].role in SHARING):
         return None
     return cores[alike.index(crew) % len(cores)]
+
+
+def niceness_of(plan: Plan, crew: tuple[Member, ...], cores: int) -> int:
+    """By how much a process yields to the others.
+
+    Few collectors yield to the learner: what it waits for, everybody waits for in the end. Those that share processes
+    mostly wait for their environments, and the learner yields to them: what comes back is to be answered at once, and
+    who plays ahead of the learner has to wait anyway. An evaluator yields to the learner in any case.
+    """
+    crowded = any(len(each) > 1 for each in crews_of(plan, cores))
+    few = {"collector": MORE, "evaluator": A_LITTLE}
+    many = {"learner": MUCH, "evaluator": MORE}
+    return (many if crowded else few).get(crew[0].role, 0)
 
 
 class Stage:
@@ -248,7 +262,7 @@ class Stage:
         if "adjust/active" in self.arrays:
             company = self.plan.company
             everybody = (company.predictors, company.trainers, self.plan.actors)
-            self.arrays["adjust/active"][:] = company.adjust_from or everybody
+            self._put_to_work(company.adjust_from or everybody)
         leaves = jax.tree_util.tree_leaves(learned)
         self.load_learned({f"{index:02d}": np.asarray(leaf) for index, leaf in enumerate(leaves)})
 
@@ -315,8 +329,13 @@ class Stage:
         if "priorities" in self.arrays:
             state["priorities"] = {"leaves": self.arrays["priorities"]}
         if "adjust/active" in self.arrays:
-            state["at_work"] = self.arrays["adjust/active"].copy()
+            state["at_work"] = self.arrays["adjust/kept"].copy()
         return state
+
+    def _put_to_work(self, numbers: Sequence[int]) -> None:
+        """Of predictors, trainers and agents."""
+        for name in ("active", "kept"):
+            self.arrays[f"adjust/{name}"][:] = numbers
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a checkpoint, before any member is there; running episodes end as truncated."""
@@ -331,7 +350,7 @@ class Stage:
         if "priorities" in self.arrays:
             self.arrays["priorities"][...] = state["priorities"]["leaves"]
         if "adjust/active" in self.arrays and "at_work" in state:  # checkpoints of before had none
-            self.arrays["adjust/active"][...] = state["at_work"]
+            self._put_to_work(state["at_work"])
         if "store/target_copies" in self.arrays:
             self.arrays["store/target_copies"][0] = state["env_steps"] // self.plan.company.target_steps
 

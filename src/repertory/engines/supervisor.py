@@ -15,7 +15,7 @@ from repertory.engines.collective import meeting_place
 from repertory.engines.host import USER_ERROR, Kit, perform, read_report
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
-from repertory.engines.stage import Member, Stage, core_of, crews_of, members_of
+from repertory.engines.stage import Member, Stage, core_of, crews_of, members_of, niceness_of
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, fork_server, pinnable_cores, usable_cores
 
@@ -86,7 +86,8 @@ class Supervisor:
         members = members_of(plan)
         if len(members) > BEYOND:
             raise UserError(f"{len(members)} members were asked for; {BEYOND} are possible: lower --actors")
-        crews = crews_of(plan, usable_cores())
+        self._cores = usable_cores()
+        crews = crews_of(plan, self._cores)
         self.watched = [Watched(crew, Descriptor(anonymous_file(0))) for crew in crews]
         self.events: list[Event] = []
         self.restarts = 0
@@ -105,8 +106,17 @@ class Supervisor:
             ledger[name][crew] = 0
         ledger["place"][crew] = -1
         _clear(watched.report.fd)
-        core = core_of(self.plan, watched.crew, pinnable_cores())
-        kit = Kit(self.plan, self.block, self.bells, self.lifeline, watched.report, self._meeting, self.threads, core)
+        kit = Kit(
+            self.plan,
+            self.block,
+            self.bells,
+            self.lifeline,
+            watched.report,
+            self._meeting,
+            self.threads,
+            core=core_of(self.plan, watched.crew, pinnable_cores()),
+            niceness=niceness_of(self.plan, watched.crew, self._cores),
+        )
         watched.process = fork_server().Process(target=perform, args=(kit, tuple(crew)), name=str(watched))
         watched.process.start()
         watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())

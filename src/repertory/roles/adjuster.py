@@ -23,6 +23,8 @@ WARM_UP = 0.25
 
 LARGEST = 8
 """The most that a number is changed by at once."""
+CLEARLY = 1.1
+"""A change that brings so many times the trainings is kept at once; a smaller gain has to be seen twice."""
 
 
 class Adjuster:
@@ -30,7 +32,8 @@ class Adjuster:
 
     A change that is kept is made again, twice as large, until one is taken back; then another is drawn of those that
     were not tried since. The rate to beat is that of the numbers in force, measured anew whenever they stay, so that a
-    lucky measurement does not hold everything back.
+    lucky measurement does not hold everything back. A small gain may be luck as well: the old numbers are measured
+    anew, and the same change has to do it again; else the numbers would drift wherever it makes little difference.
     """
 
     def __init__(
@@ -41,22 +44,27 @@ class Adjuster:
         *,
         period_s: float,
         seed: int,
+        start: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Of one that is started again, `start` says the how-manyth time it is; it begins with what was kept."""
         self.active, self.path, self._count = arrays["active"], arrays["path"], arrays["count"]
         self.most, self.trainings, self.period_s, self.now = most, trainings, period_s, now
-        self.rng = np.random.default_rng([seed, 6])
-        self._kept = self.active.copy()
+        self.rng = np.random.default_rng([seed, start, 6])
+        self._kept = arrays["kept"]
+        self.active[:] = self._kept
         self._rate = 0.0
         self._move, self._size = (0, 1), 1
         self._tried: set[tuple[int, int]] = set()
+        self._doubtful = False
         self._began = now()
         self._from: tuple[float, int] | None = None
 
     @staticmethod
     def fields() -> dict[str, Field]:
-        """What has to be allocated: the numbers at work, and the path to them."""
-        return {"active": Field((3,), "int64"), "path": Field((PATH, 6), "float64"), "count": Field((1,), "int64")}
+        """What has to be allocated: the numbers at work, those of before while these are on trial, and the path."""
+        numbers = Field((3,), "int64")
+        return {"active": numbers, "kept": numbers, "path": Field((PATH, 6), "float64"), "count": Field((1,), "int64")}
 
     def step(self) -> bool:
         """Judge the last change when its time is over, and make the next."""
@@ -72,18 +80,22 @@ class Adjuster:
 
     def _judge(self, rate: float) -> None:
         changed = bool((self.active != self._kept).any())
-        kept = not changed or rate >= self._rate
+        gained = rate >= self._rate
+        kept = not changed or rate >= self._rate * CLEARLY or (gained and self._doubtful)
         self._note(rate, kept)
-        if not kept:
-            self._tried.add(self._move)
-            self.active[:] = self._kept
-            return
-        if changed:
-            which, step = self._move
-            self._kept, self._rate, self._tried = self.active.copy(), rate, {(which, -step)}
-        else:
+        if not changed:
             self._rate = (self._rate + rate) / 2 if self._rate else rate
-        self._change(again=changed)
+            self._try() if self._doubtful else self._change(again=False)
+        elif kept:
+            which, step = self._move
+            self._kept[:] = self.active
+            self._rate, self._tried, self._doubtful = rate, {(which, -step)}, False
+            self._change(again=True)
+        else:
+            self._doubtful = gained
+            if not gained:
+                self._tried.add(self._move)
+            self.active[:] = self._kept
 
     def _change(self, *, again: bool) -> None:
         """One of the three, within its limits."""
@@ -99,6 +111,10 @@ class Adjuster:
             self._tried = self._tried if fresh else set()
             fresh = fresh or moves
             self._move, self._size = fresh[int(self.rng.integers(len(fresh)))], 1
+        self._try()
+
+    def _try(self) -> None:
+        """Put the change in force."""
         which, step = self._move
         self.active[which] = np.clip(self._kept[which] + step * self._size, 1, self.most[which])
 

@@ -46,7 +46,7 @@ SKETCHES = (
         "final_score",
         "Final score",
         "The last evaluation of every run. Thin strokes: seeds; marker: interquartile mean; bar: its 95 % interval; "
-        "dashed: the target.",
+        "dashed, where one was asked for: the target.",
         lambda findings, width: bar_figures.dots(findings, FINAL_SCORE, width),
     ),
     Sketch(

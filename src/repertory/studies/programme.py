@@ -58,7 +58,8 @@ class Programme:
     options: tuple[RunOptions, ...]
     """Of each contestant."""
     machine: str
-    versions: Mapping[str, str | None]
+    versions: tuple[Mapping[str, str | None], ...]
+    """One for each with which it was played, in their order."""
 
     def parts(self, runs_dir: Path) -> list[Part]:
         """All runs, seed by seed, so that a study that is cut short is fair to everybody."""
@@ -86,9 +87,10 @@ def read_programme(values: Mapping[str, Any]) -> Programme:
         read = {
             "contestants": tuple(Contestant(**row) for row in rows),
             "options": tuple(from_dict(options) for options in values["options"]),
+            "versions": tuple(dict(found) for found in values["versions"]),
         }
         return Programme(**{**values, **read})
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise UserError("study.json is not the programme of a study, or of another version of repertory") from None
 
 
@@ -107,7 +109,7 @@ def programme_of(kind: str, asked: StudyOptions, entries: list[Entry]) -> Progra
         contestants=tuple(entry.contestant for entry in entries),
         options=tuple(entry.options for entry in entries),
         machine=describe_machine(),
-        versions=versions(),
+        versions=(versions(),),
     )
 
 

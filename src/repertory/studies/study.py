@@ -65,9 +65,10 @@ class StudyDirectory:
         return begun
 
     def move(self, begun: Programme, now: Programme) -> Programme:
-        """The programme that was begun, with the machine and the versions with which it goes on."""
-        machines = [*_machines(begun), *_machines(now)]
-        moved = dataclasses.replace(begun, machine=ALSO.join(dict.fromkeys(machines)), versions=now.versions)
+        """The programme that was begun, with the machine and the versions with which it goes on besides."""
+        machines = dict.fromkeys([*_machines(begun), *_machines(now)])
+        newer = tuple(found for found in now.versions if found not in begun.versions)
+        moved = dataclasses.replace(begun, machine=ALSO.join(machines), versions=begun.versions + newer)
         write_json(self.programme_path, moved.to_dict())
         return moved
 
@@ -84,7 +85,7 @@ class StudyDirectory:
 
 def has_moved(begun: Programme, now: Programme) -> bool:
     """Whether some runs were made on another machine, or with other versions."""
-    return begun.versions != now.versions or now.machine not in _machines(begun)
+    return now.versions[-1] not in begun.versions or now.machine not in _machines(begun)
 
 
 def _machines(programme: Programme) -> list[str]:
