@@ -187,6 +187,29 @@ def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compre
         engine.close()
 
 
+def test_two_processes_learn_what_one_thread_learns_to_the_bit_whatever_their_speeds() -> None:
+    plan = company("all_reduce", agent={"epsilon_steps": 800}, actors=2, env_steps=1_000, begin=False).plan
+    engine, rehearsal = ProcessesEngine(plan, plan.make_agent()), Rehearsal(plan, plan.make_agent())
+    end = time.monotonic() + 120
+    try:
+        engine.start()
+        for _ in engine.rounds():
+            assert time.monotonic() < end, "1,000 env steps take no two minutes"
+            if engine.counters.env_steps >= 1_000:
+                break
+        engine.settle()
+        rehearsal.start()
+        play(rehearsal)
+        rehearsal.settle()
+        found, want = checksums(engine)[0], checksums(rehearsal)[0]
+        both = sorted(found.keys() & want.keys())
+        assert len(both) >= 40
+        assert [found[version] for version in both] == [want[version] for version in both]
+    finally:
+        engine.close()
+        rehearsal.close()
+
+
 @pytest.mark.parametrize("topology", ["all_reduce", "impala"])
 def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
     topology: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ import pytest
 
 from commands import assert_same_state
 from companies import company, plan_of, play
-from repertory.engines.stage import core_of, crews_of, members_of, niceness_of
+from repertory.engines.stage import cores_of, crews_of, members_of, niceness_of, spare_cores
 
 SERVERS = [
     ("parameter_server", {"mode": mode, "shards": shards, "memory": memory})
@@ -139,19 +139,28 @@ def test_few_collectors_yield_to_the_learner_and_it_yields_to_many(
 @pytest.mark.parametrize(
     ("topology", "actors", "cores", "kept"),
     [
-        ("hogwild", 4, (2, 5), [2, 5, 2, 5]),
-        ("hogwild", 3, (2, 5), [None, None, None]),
-        ("hogwild", 3, (), [None, None, None]),
-        ("collectors", 2, (2, 5), [None, None]),
-        ("collectors", 64, (2, 5), [2, 5]),
+        ("hogwild", 4, (2, 5), [(2,), (5,), (2,), (5,)]),
+        ("hogwild", 3, (2, 5), [(), (), ()]),
+        ("hogwild", 3, (), [(), (), ()]),
+        ("collectors", 2, (2, 5), [(), ()]),
+        ("collectors", 64, (2, 5), [(2,), (5,)]),
         ("parameter_server", 2, (2, 5), []),
     ],
 )
 def test_processes_keep_to_cores_where_they_fill_them(
-    topology: str, actors: int, cores: tuple[int, ...], kept: list[int | None]
+    topology: str, actors: int, cores: tuple[int, ...], kept: list[tuple[int, ...]]
 ) -> None:
     plan = plan_of(topology, actors=actors, envs_per_actor=1)
     crews = crews_of(plan, len(cores))
-    found = [(crew[0].role, core_of(plan, crew, cores)) for crew in crews]
-    assert [core for role, core in found if role in ("thread", "collector")] == kept
-    assert all(core is None for role, core in found if role not in ("thread", "collector"))
+    found = [(crew[0].role, cores_of(plan, crew, cores)) for crew in crews]
+    assert [kept for role, kept in found if role in ("thread", "collector")] == kept
+    assert not any(kept for role, kept in found if role not in ("thread", "collector"))
+    assert not spare_cores(plan, cores)
+
+
+@pytest.mark.parametrize(("actors", "cores"), [(1, (2, 5)), (1, (2, 5, 6)), (2, (2, 5, 6))])
+def test_learner_has_a_core_to_itself_where_fewer_play_than_there_are(actors: int, cores: tuple[int, ...]) -> None:
+    plan = plan_of("apex", actors=actors, envs_per_actor=1)
+    assert spare_cores(plan, cores) == cores[:-1]
+    for crew in crews_of(plan, len(cores)):
+        assert cores_of(plan, crew, cores) == (cores[-1:] if crew[0].role == "learner" else cores[:-1])

@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 import twins
-from repertory.agents.networks import NetworkOptions, NoisyDense, PatchConv, build_network, choose_kind, encode
+from repertory.agents.networks import (
+    NetworkOptions,
+    NoisyDense,
+    PatchConv,
+    WholeConv,
+    build_network,
+    choose_kind,
+    encode,
+)
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
@@ -95,15 +103,15 @@ def test_auto_looks_at_height_and_width(spec: ObservationSpec, kind: str) -> Non
 @pytest.mark.parametrize(
     ("kind", "shapes"),
     [
-        ("nature", [(8 * 8 * 4, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64), (7 * 7 * 64, 512), (512, 3)]),
-        ("first", [(8 * 8 * 4, 16), (4 * 4 * 16, 32), (9 * 9 * 32, 256), (256, 3)]),
+        ("nature", [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512), (512, 3)]),
+        ("first", [(8, 8, 4, 16), (4, 4, 16, 32), (9 * 9 * 32, 256), (256, 3)]),
     ],
 )
-def test_networks_for_screens_are_those_of_the_papers(kind: Any, shapes: list[tuple[int, int]]) -> None:
+def test_networks_for_screens_are_those_of_the_papers(kind: Any, shapes: list[tuple[int, ...]]) -> None:
     spec = image(84, 84, stack=4)
     module = build_network(NetworkOptions(kind), spec, (3,), False)
     variables = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, *spec.seen_shape), jnp.uint8))
-    kernels = [leaf.shape for leaf in jax.tree.leaves(variables) if len(leaf.shape) == 2]
+    kernels = [leaf.shape for leaf in jax.tree.leaves(variables) if len(leaf.shape) > 1]
     assert sorted(kernels) == sorted(shapes)
 
 
@@ -129,15 +137,17 @@ def test_patches_times_matrix_is_a_convolution() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(20, 12), (21, 14), (18, 15)])
-def test_strided_patches_are_a_convolution_of_a_picture_filled_up_with_zeros(rows: int, columns: int) -> None:
+def test_convolution_of_whole_pictures_fills_them_up_with_zeros(rows: int, columns: int) -> None:
     x = jax.random.normal(jax.random.key(0), (2, rows, columns, 3))
-    module = PatchConv(features=5, size=8, stride=4)
+    module = WholeConv(features=5, size=8, stride=4)
     variables: Any = module.init(jax.random.key(1), x)
-    kernel = variables["params"]["Dense_0"]["kernel"].reshape(2, 2, 4, 4, 3, 5)
-    conv = {"params": {"kernel": kernel.transpose(0, 2, 1, 3, 4, 5).reshape(8, 8, 3, 5), "bias": jnp.zeros(5)}}
-    filled = jnp.pad(x, ((0, 0), (0, -rows % 4), (0, -columns % 4), (0, 0)))
-    want = nn.Conv(5, (8, 8), strides=(4, 4), padding="VALID").apply(conv, filled)
-    np.testing.assert_allclose(module.apply(variables, x), want, rtol=1e-4, atol=1e-5)
+    kernel = np.asarray(variables["params"]["Conv_0"]["kernel"])
+    filled = np.pad(x, ((0, 0), (0, -rows % 4), (0, -columns % 4), (0, 0)))
+    want = [
+        [np.tensordot(filled[:, 4 * i : 4 * i + 8, 4 * j : 4 * j + 8], kernel, 3) for j in range(-(-columns // 4) - 1)]
+        for i in range(-(-rows // 4) - 1)
+    ]
+    np.testing.assert_allclose(module.apply(variables, x), np.moveaxis(want, 2, 0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["nature", "first"])

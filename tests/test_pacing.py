@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from companies import company, plan_of, turns
+from repertory.engines.plan import CALLS_AHEAD
 from repertory.experience.pacing import Pacing
 
 
@@ -97,13 +98,13 @@ def test_due_at_is_the_first_env_step_at_which_so_many_updates_are_owed(
     actors=st.integers(1, 5),
     updates=st.integers(0, 10**5),
 )
-def test_collectors_may_always_play_as_far_as_two_more_calls_need_and_hardly_further(
+def test_collectors_may_always_play_as_far_as_three_more_calls_need_and_hardly_further(
     ratio: float, batch_size: int, per_call: int, actors: int, updates: int
 ) -> None:
     wishes = {"replay_ratio": ratio, "batch_size": batch_size, "updates_per_call": per_call, "n_step": 1}
     plan = plan_of("collectors", actors=actors, envs_per_actor=2, agent=wishes)
-    one_on_its_way = Pacing(ratio, batch_size, plan.options.learning_starts, updates + per_call)
-    needed = one_on_its_way.due_at(per_call)
+    two_on_their_way = Pacing(ratio, batch_size, plan.options.learning_starts, updates + 2 * per_call)
+    needed = two_on_their_way.due_at(per_call)
     assert needed <= plan.most_env_steps(updates) <= needed + plan.environments
     assert plan.most_env_steps(updates) <= plan.most_env_steps(updates + 1)
 
@@ -139,6 +140,6 @@ def test_replay_ratio_of_collectors_stays_in_its_window_whatever_the_speeds(spee
             break
     rehearsal.close()
     assert page.env_steps >= 800, "nobody waited for ever"
-    window = 2 * per_call + (plan.environments + plan.envs_per_actor) * 2.0 / 8
+    window = CALLS_AHEAD * per_call + (plan.environments + plan.envs_per_actor) * 2.0 / 8
     assert max(behind) <= window
     assert page.updates * 8 / (page.env_steps - 100) == pytest.approx(2.0, abs=window * 8 / 700)

@@ -28,6 +28,8 @@ class Transitions(NamedTuple):
     next_action: NDArray[np.int32]
     next_mask: NDArray[np.bool_] | None
     weight: NDArray[np.float32]
+    bootstrap: NDArray[np.float32] | None = None
+    """What the target network says of `next_observation`, a value for each action, if somebody has asked it before."""
 
 
 class Rollout(NamedTuple):
@@ -111,6 +113,8 @@ class Agent:
     """Numbers of the recurrent state of each environment."""
     updates_per_call: int = 1
     """Updates that `learn` makes of a rollout."""
+    target_period: int = 0
+    """Updates for which the target network stays as it is; 0 = it moves with each, or there is none."""
 
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
         """One compiled call from several encoded gradients to the next state; `whole` = not a slice: shorten it."""

@@ -79,37 +79,34 @@ def _scaled_noise(key: jax.Array, size: int) -> jax.Array:
 
 
 class PatchConv(nn.Module):
-    """Convolution as patches × matrix, padded only where a step would leave an edge out; size is a multiple of stride.
+    """Convolution with stride 1 as patches × matrix, for small planes.
 
-    Inside a `lax.scan` on the CPU, XLA falls back to naive loops for a real convolution; for small planes a matrix
-    product of shifted slices is many times faster there. For large ones forward passes take as long either way, and
-    gradients a fifth less: XLA dilates a strided convolution's gradient with zeros, and multiplies by them.
+    Inside a `lax.scan` on the CPU, XLA falls back to naive loops for a real convolution; a matrix product of shifted
+    slices is many times faster there. On large pictures the patches take longer to lay out than to multiply.
     """
 
     features: int
     size: int = 3
-    stride: int = 1
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x, size = blocks(x, self.stride), self.size // self.stride
-        rows, columns = x.shape[1] - size + 1, x.shape[2] - size + 1
-        shifted = [x[:, i : i + rows, j : j + columns] for i in range(size) for j in range(size)]
+        rows, columns = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1
+        shifted = [x[:, i : i + rows, j : j + columns] for i in range(self.size) for j in range(self.size)]
         return nn.Dense(self.features)(jnp.concatenate(shifted, axis=-1))
 
 
-def blocks(x: jax.Array, side: int) -> jax.Array:
-    """Squares of `side` × `side` pixels as one pixel with more planes.
+class WholeConv(nn.Module):
+    """Convolution that leaves no edge out: zeros fill up the last step; 84 × 84 needs none, in any layer."""
 
-    Zeros fill up the last squares, so that no edge of a picture goes unseen; 84 × 84 needs none, in any layer.
-    """
-    if side == 1:
-        return x
-    batch, rows, columns, planes = x.shape[0], -(-x.shape[1] // side), -(-x.shape[2] // side), x.shape[3]
-    missing = rows * side - x.shape[1], columns * side - x.shape[2]
-    whole = jnp.pad(x, ((0, 0), (0, missing[0]), (0, missing[1]), (0, 0))) if any(missing) else x
-    squares = whole.reshape(batch, rows, side, columns, side, planes)
-    return squares.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows, columns, side * side * planes)
+    features: int
+    size: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        missing = [(0, -(side - self.size) % self.stride) for side in x.shape[1:3]]
+        square, strides = (self.size, self.size), (self.stride, self.stride)
+        return nn.Conv(self.features, square, strides, padding=missing)(x)
 
 
 class Network(nn.Module):
@@ -137,7 +134,7 @@ class Network(nn.Module):
         if self.kind in CONVOLUTIONS:
             layers, hidden = CONVOLUTIONS[self.kind]
             for features, size, stride in layers:
-                x = nn.relu(checkpoint_name(PatchConv(features, size, stride)(x), KEPT))
+                x = nn.relu(checkpoint_name(WholeConv(features, size, stride)(x), KEPT))
             return x.reshape(x.shape[0], -1), (hidden,)
         if self.kind == "small":
             x = nn.relu(PatchConv(16)(x))

@@ -138,7 +138,8 @@ def make_q_learning(
         keys = jax.random.split(key, 3) if options.noisy else (None, None, None)
         frozen = jax.lax.stop_gradient(tree)
         slow = layout.unravel(target) if options.target else frozen
-        bootstrap = rows(slow, batch.next_observation, keys[1])
+        known = batch.bootstrap
+        bootstrap = rows(slow, batch.next_observation, keys[1]) if known is None else jnp.asarray(known)[..., None]
         chooser = rows(frozen, batch.next_observation, keys[2]) if options.double else bootstrap
         selector = head.selector(chooser, batch)
         errors = head.errors(rows(tree, batch.observation, keys[0]), batch, bootstrap, selector)
@@ -172,6 +173,7 @@ def make_q_learning(
         else learn_in_scan(gradient, apply),
         layout=layout,
         noisy=options.noisy,
+        target_period=options.target_period if options.target and options.target_tau <= 0 else 0,
         light=None
         if options.noisy or options.distributional or network.module or choose_kind(network, spec.observation) != "mlp"
         else make_light(layout, spec.observation, len(network.hidden), options.dueling),

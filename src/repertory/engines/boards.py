@@ -116,10 +116,16 @@ class BatchSlots:
 
     def take(self) -> Sample | None:
         """The learner's: the oldest batch, which stays as it is until it is released."""
-        if self.filled <= self.freed:
+        return self._at(self.freed)
+
+    def next(self) -> Sample | None:
+        """The learner's: the one behind that, if it is there already."""
+        return self._at(self.freed + 1)
+
+    def _at(self, batch: int) -> Sample | None:
+        if self.filled <= batch:
             return None
-        at = self.freed % self.count
-        values = {name: self._arrays[name][at] for name in self._names}
+        values = {name: self._arrays[name][batch % self.count] for name in self._names}
         return Sample(**{"next_mask": None, **values}).split(self._updates)
 
     def ahead(self) -> None:

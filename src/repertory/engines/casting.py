@@ -28,6 +28,7 @@ from repertory.roles.batches import Drawer, Lesson
 from repertory.roles.crew import Crew
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
 from repertory.roles.exploration import generator
+from repertory.roles.foresight import Foresight
 from repertory.roles.gradient_worker import Exchange, GradientWorker
 from repertory.roles.hogwild_worker import HogwildWorker, Segments
 from repertory.roles.inference_server import InferenceServer
@@ -54,6 +55,8 @@ class Casting:
     stage: Stage
     collective: Callable[[int], Collective]
     dismissed: Callable[[], bool] = lambda: False
+    spare: Sequence[int] = ()
+    """Cores where a learner may have something computed beside its own."""
 
     def build(self, member: Member) -> list[Role]:
         """The member's roles, in the order in which they take their turns."""
@@ -81,7 +84,8 @@ class Casting:
         """The page of a member that starts."""
         page = self.stage.page(member)
         page.count("starts")
-        if member.role in ("collector", "evaluator", "actor", *ANSWERING):
+        alone = member.role == "learner" and self.spare  # then its own core has nothing else to do
+        if alone or member.role in ("collector", "evaluator", "actor", *ANSWERING):
             compute_at_once()
         return page
 
@@ -135,7 +139,7 @@ class Casting:
             policy,
             stage.lanes,
             page,
-            plan.exploration(rank),
+            self._exploration(page, rank),
             first_lane=rank * plan.envs_per_actor,
             seed=plan.seed,
             rank=rank,
@@ -143,6 +147,12 @@ class Casting:
             start=int(page.row["starts"]),
             may_play=may_play,
         )
+
+    def _exploration(self, page: Page, rank: int) -> Callable[[int], float]:
+        """ε by everybody's env steps; ranks that are in step count their own, so that no rank's speed plays a part."""
+        plan = self.stage.plan
+        epsilon = plan.exploration(rank)
+        return (lambda _: epsilon(page.own_env_steps * plan.actors)) if plan.topology.has("rank") else epsilon
 
     def _started(self, actor: Actor) -> Actor:
         actor.policy.pull()  # type: ignore[attr-defined]  # random actions name a version, too
@@ -239,7 +249,7 @@ class Casting:
             self.stage.replay(rank if plan.company.memory == "local" else None),
             plan.pacing(plan.actors),
             lesson,
-            plan.importance,
+            lambda own: plan.importance(own * plan.actors),
             lambda: page.own_env_steps,
             seed=plan.seed,
             rank=rank,
@@ -295,7 +305,8 @@ class Casting:
         else:
             batches = self._drawer(page, None, plan.q.updates_per_call)
             batches.pacing.updates = page.updates
-        return [Learner(stage.agent, learned, batches, stage.board(), page, Unwatched(), safe)]
+        ahead = Foresight(stage.agent, batches, self.spare) if self.spare and Foresight.possible(stage.agent) else None
+        return [Learner(stage.agent, learned, batches, stage.board(), page, Unwatched(), safe, ahead)]
 
     def _unroll_batches(self, page: Page, reader: int) -> UnrollBatches:
         stage, plan = self.stage, self.stage.plan

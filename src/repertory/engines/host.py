@@ -52,8 +52,10 @@ class Kit:
     report: Descriptor
     meeting: str
     threads: int
-    core: int | None = None
-    """The core to keep to."""
+    cores: Sequence[int] = ()
+    """The cores to keep to, if any."""
+    spare: Sequence[int] = ()
+    """Cores where a learner may have something computed beside its own."""
     niceness: int = 0
     """By how much to yield to others."""
 
@@ -78,8 +80,8 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     """What a process does once for all its members, of which this is the first; they all have the same role."""
     plan = kit.plan
     name_process(str(member))
-    if kit.core is not None:
-        os.sched_setaffinity(0, {kit.core})
+    if kit.cores:
+        os.sched_setaffinity(0, kit.cores)
     large = convolves(plan.network, plan.spec.observation)
     start_jax(kit.threads if large else 1)
     if large:
@@ -146,6 +148,7 @@ class Host:
             self.stage,
             lambda rank: GlooCollective(rank, plan.ranks, self.page),
             lambda: int(self.stage.phase[0]) == LEAVE,
+            spare=kit.spare,
         )
         self._await_weights()
         self.crew = self.casting.crew(self.members, self._recover, self.bell.ring) if len(crew) > 1 else None

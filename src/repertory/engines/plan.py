@@ -23,6 +23,7 @@ from repertory.topologies.single import SINGLE
 
 ANSWERING = ("predictor", "inference", "policy_worker")
 """Roles that answer actors without networks."""
+CALLS_AHEAD = 3
 DRAWN_EPSILONS, DRAWN_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
 """Mnih et al. 2016: what ε is annealed to, drawn for each worker."""
 
@@ -169,10 +170,11 @@ class Plan:
     def most_env_steps(self, updates: int) -> int:
         """Env steps that may have been played when so many updates were made: actors wait for a slow learner.
 
-        They may be two calls ahead, so that neither side waits for the other's bell, and each a step beyond.
+        They may be three calls ahead, so that neither side waits for the other's bell and the learner finds the next
+        batch while it learns from one; and each a step beyond.
         """
         options = self.q
-        calls = (updates + 2 * options.updates_per_call) * options.batch_size / options.replay_ratio
+        calls = (updates + CALLS_AHEAD * options.updates_per_call) * options.batch_size / options.replay_ratio
         return options.learning_starts + int(calls) + self.environments
 
     def epsilon(self, env_steps: int, rank: int = 0) -> float:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression, make_compression
+from repertory.agents.networks import convolves
 from repertory.engines.boards import BatchSlots, Board, GradientSlots, Requests
 from repertory.engines.plan import ANSWERING, Plan
 from repertory.experience.lanes import Field, Lanes
@@ -75,18 +76,26 @@ def crews_of(plan: Plan, cores: int) -> list[tuple[Member, ...]]:
     return crews + [(member,) for member in members if member.role not in SHARING]
 
 
-def core_of(plan: Plan, crew: tuple[Member, ...], cores: Sequence[int]) -> int | None:
-    """The core that a process keeps to, if it is one of as many as there are cores, or of a multiple.
+def cores_of(plan: Plan, crew: tuple[Member, ...], cores: Sequence[int]) -> Sequence[int]:
+    """The cores that a process keeps to; none = it goes where the system sends it.
 
-    Workers that play and learn lost up to a third of their speed by moving from core to core; and threads that share an
-    interpreter wake each other, which is dearer across cores.
+    Processes that are as many as cores, or a multiple, keep to one each: workers that play and learn lost up to a third
+    of their speed by moving from core to core, and threads that share an interpreter wake each other, which is dearer
+    across cores. Where fewer play than there are cores, a learner that computes on one thread has one to itself.
     """
-    if not cores:
-        return None
+    if spare_cores(plan, cores):
+        return cores[-1:] if crew[0].role == "learner" else cores[:-1]
     alike = [crew for crew in crews_of(plan, len(cores)) if crew[0].role in (*SHARING, "thread")]
-    if crew not in alike or len(alike) % len(cores) or (len(crew) == 1 and crew[0].role in SHARING):
-        return None
-    return cores[alike.index(crew) % len(cores)]
+    if crew not in alike or not cores or len(alike) % len(cores) or (len(crew) == 1 and crew[0].role in SHARING):
+        return ()
+    return (cores[alike.index(crew) % len(cores)],)
+
+
+def spare_cores(plan: Plan, cores: Sequence[int]) -> Sequence[int]:
+    """Those beside the learner's own, if it has one and they are not all taken by those who play."""
+    playing = [crew for crew in crews_of(plan, len(cores)) if crew[0].role in SHARING]
+    alone = plan.topology.has("memory") and not convolves(plan.network, plan.spec.observation)
+    return cores[:-1] if alone and len(playing) < len(cores) else ()
 
 
 def niceness_of(plan: Plan, crew: tuple[Member, ...], cores: int) -> int:

@@ -15,7 +15,7 @@ from repertory.engines.collective import meeting_place
 from repertory.engines.host import USER_ERROR, Kit, perform, read_report
 from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
-from repertory.engines.stage import Member, Stage, core_of, crews_of, members_of, niceness_of
+from repertory.engines.stage import Member, Stage, cores_of, crews_of, members_of, niceness_of, spare_cores
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, fork_server, pinnable_cores, usable_cores
 
@@ -114,7 +114,8 @@ class Supervisor:
             watched.report,
             self._meeting,
             self.threads,
-            core=core_of(self.plan, watched.crew, pinnable_cores()),
+            cores=cores_of(self.plan, watched.crew, pinnable_cores()),
+            spare=spare_cores(self.plan, pinnable_cores()),
             niceness=niceness_of(self.plan, watched.crew, self._cores),
         )
         watched.process = fork_server().Process(target=perform, args=(kit, tuple(crew)), name=str(watched))

@@ -11,6 +11,7 @@ from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transi
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollBatch
+from repertory.roles.foresight import Foresight
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Batches, Weights
 from repertory.roles.safe import Safe
@@ -32,9 +33,10 @@ class Learner:
         page: Page,
         watch: Stopwatch | Unwatched,
         safe: Safe | None = None,
+        foresight: Foresight | None = None,
     ) -> None:
         self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
-        self.page, self.watch, self.safe = page, watch, safe
+        self.page, self.watch, self.safe, self.foresight = page, watch, safe, foresight
         self._losses: list[tuple[Any, Any]] = []
         weights.publish(page.updates, learned.weights)
 
@@ -44,12 +46,22 @@ class Learner:
         if sample is None:
             return False
         self.watch.lap("sample")
-        self.learned, learned = self.agent.learn(self.learned, lesson(sample))
+        batch = self._lesson(sample)
+        if self.foresight is not None:
+            self.foresight.begin(self.page.updates + sample.updates)
+        self.learned, learned = self.agent.learn(self.learned, batch)
         self._conclude(sample, learned)
         self.watch.lap("learn")
         self.batches.ahead()
         self.watch.lap("sample")
         return True
+
+    def _lesson(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
+        """With what the target says of it, if that is known."""
+        batch = lesson(sample)
+        if self.foresight is None or isinstance(batch, Rollout):
+            return batch
+        return batch._replace(bootstrap=self.foresight.end(self.learned, self.page.updates))
 
     def _conclude(self, sample: Sample | UnrollBatch, learned: Learned) -> None:
         """Tell the board, the replay and the ledger."""
@@ -68,7 +80,7 @@ class Learner:
         """Into the ledger."""
         for loss, entropy in self._losses:
             values = np.asarray(loss)
-            self.page.loss(float(values.sum()), values.size, float(np.sum(entropy)))
+            self.page.loss(float(values.sum()), values.size, float(np.asarray(entropy).sum()))
         self._losses = []
         self.page.set("skipped", int(self.learned.skipped))
 
@@ -97,7 +109,9 @@ class Learner:
         self.weights.publish(self.page.updates, learned.weights)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """End the thread that looks ahead."""
+        if self.foresight is not None:
+            self.foresight.close()
 
 
 def lesson(sample: Sample | UnrollBatch) -> Transitions | Rollout:

@@ -1,0 +1,158 @@
+"""Asking the target about the next lesson ahead of time changes nothing but the time it takes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from naive import make_spec
+from repertory.agents.agent import Agent
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.q_learning import QLearningOptions, make_q_learning
+from repertory.engines.boards import BatchSlots
+from repertory.experience.replay import Sample
+from repertory.roles import foresight as module
+from repertory.roles.foresight import Foresight
+from repertory.roles.learner import Learner
+from repertory.roles.ledger import Page, new_ledger
+from repertory.roles.stopwatch import Unwatched
+
+SPEC, TINY = make_spec(), NetworkOptions(kind="mlp", hidden=(5,))
+BATCH, SLOTS = 8, 3
+
+
+def agent_of(**options: Any) -> Agent:
+    """On a tiny network, with steps large enough to tell targets apart."""
+    return make_q_learning(QLearningOptions(batch_size=BATCH, learning_rate=0.05, **options), TINY, SPEC)
+
+
+def sample_of(seed: int, updates: int) -> Sample:
+    """Steps for so many updates, one after the other."""
+    rng, rows = np.random.default_rng(seed), BATCH * updates
+    shape = (rows, *SPEC.observation.seen_shape)
+    numbers = np.arange(rows)
+    mask = rng.random((rows, SPEC.actions)) < 0.5
+    mask[numbers, rng.integers(0, SPEC.actions, rows)] = True
+    return Sample(
+        observation=rng.normal(size=shape).astype(np.float32),
+        action=rng.integers(0, SPEC.actions, rows).astype(np.int32),
+        reward=rng.normal(size=rows).astype(np.float32),
+        discount=rng.choice([0.0, 0.9], rows).astype(np.float32),
+        next_observation=rng.normal(size=shape).astype(np.float32),
+        next_action=rng.integers(0, SPEC.actions, rows).astype(np.int32),
+        next_mask=mask,
+        weight=np.ones(rows, np.float32),
+        lane=numbers,
+        slot=numbers,
+        version=np.zeros(rows, np.int32),
+    )
+
+
+class NoWeights:
+    """A board that nobody reads."""
+
+    def publish(self, version: int, weights: Any) -> None:
+        """Nothing."""
+
+    def latest(self) -> tuple[int, Any]:
+        """Never asked."""
+        raise AssertionError
+
+
+class Counted(Foresight):
+    """Counts the lessons that were foreseen."""
+
+    known = 0
+
+    def end(self, *given: Any) -> NDArray[np.float32] | None:
+        """As it does."""
+        found = super().end(*given)
+        self.known += found is not None
+        return found
+
+
+@contextmanager
+def learner(agent: Agent, updates: int, looks_ahead: bool) -> Iterator[tuple[Learner, BatchSlots]]:
+    """With its slots, which a test fills."""
+    fields = BatchSlots.fields(sample_of(0, updates), SLOTS)
+    slots = BatchSlots({name: np.zeros(f.shape, f.dtype) for name, f in fields.items()}, updates, lambda: None)
+    ahead = Counted(agent, slots) if looks_ahead else None
+    made = Learner(agent, agent.init(0), slots, NoWeights(), Page(new_ledger()), Unwatched(), None, ahead)
+    try:
+        yield made, slots
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"double": True}, {"dueling": True}, {"sarsa": True}])
+@settings(deadline=None, max_examples=8)
+@given(
+    updates=st.integers(1, 5), period=st.integers(1, 12), there=st.lists(st.integers(1, SLOTS), min_size=8, max_size=8)
+)
+def test_looking_ahead_learns_the_same(options: dict[str, Any], updates: int, period: int, there: list[int]) -> None:
+    agent, weights = agent_of(target_period=period, **options), []
+    for looks_ahead in (False, True):
+        with learner(agent, updates, looks_ahead) as (made, slots):
+            for count in there:
+                while slots.filled - slots.freed < count:
+                    slots.put(sample_of(slots.filled, updates))
+                assert made.step()
+            weights.append(np.asarray(made.learned.weights))
+    np.testing.assert_allclose(weights[1], weights[0], rtol=2e-4, atol=2e-5)
+
+
+def test_lessons_are_foreseen_unless_the_target_moves_before_their_end() -> None:
+    with learner(agent_of(target_period=20), 5, True) as (made, slots):
+        for _ in range(9):
+            while slots.filled - slots.freed < 2:
+                slots.put(sample_of(slots.filled, 5))
+            made.step()
+        assert isinstance(made.foresight, Counted)
+        assert made.foresight.known == 9 - 3  # the first, and those after 20 and 40 updates
+
+
+def test_answers_that_come_too_late_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    answers = module._answers
+
+    def late(*given: Any) -> Any:
+        gate.wait(20)
+        return answers(*given)
+
+    monkeypatch.setattr(module, "_answers", late)
+    with learner(agent_of(target_period=100), 2, True) as (made, slots):
+        for seed in range(3):
+            slots.put(sample_of(seed, 2))
+        for _ in range(3):
+            made.step()
+        gate.set()
+        assert isinstance(made.foresight, Counted)
+        assert made.page.updates == 6
+        assert made.foresight.known == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "possible"),
+    [({}, True), ({"target_tau": 0.1}, False), ({"target": False}, False), ({"noisy": True}, False)],
+)
+def test_only_a_target_that_stays_can_be_asked_ahead(options: dict[str, Any], possible: bool) -> None:
+    assert Foresight.possible(agent_of(**options)) == possible
+
+
+def test_thread_keeps_to_its_cores_and_leaves_the_others_alone() -> None:
+    before = os.sched_getaffinity(0)
+    ahead = Foresight(
+        agent_of(), BatchSlots({"weight": np.zeros(1), "counts": np.zeros(2)}, 1, lambda: None), [min(before)]
+    )
+    assert ahead._thread.submit(os.sched_getaffinity, 0).result(10) == {min(before)}
+    assert os.sched_getaffinity(0) == before
+    ahead.close()
