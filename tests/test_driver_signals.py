@@ -94,11 +94,11 @@ def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: li
     """As with Ctrl-Z and fg: the silence was nobody's fault."""
     drivers.append(driver := Driver(
         tmp_path, "train", "CartPole-v1", "--topology", "collectors", "--actors", "2", "--env-steps", "100000000",
-        "--name", "run", "--quiet", "--log-every", "50", "--company.heartbeat-s", "1",
+        "--name", "run", "--log-every", "50", "--company.heartbeat-s", "3",
     ))  # fmt: skip
-    until(lambda: env_steps(driver.run) > 100, what="training")
+    until(lambda: env_steps(driver.run) > 1_000, what="learning, which is compiled first")
     driver.signal(signal.SIGSTOP, group=True)
-    time.sleep(2.5)
+    time.sleep(4.5)
     driver.signal(signal.SIGCONT, group=True)
     then = env_steps(driver.run)
     until(lambda: env_steps(driver.run) > then + 500, what="training again")
