@@ -11,7 +11,9 @@ import pytest
 
 from commands import assert_same_state
 from companies import company, plan_of, play
+from repertory.agents.vector import Layout
 from repertory.engines.stage import cores_of, crews_of, members_of, niceness_of, spare_cores
+from repertory.errors import UserError
 
 SERVERS = [
     ("parameter_server", {"mode": mode, "shards": shards, "memory": memory})
@@ -163,4 +165,30 @@ def test_learner_has_a_core_to_itself_where_fewer_play_than_there_are(actors: in
     plan = plan_of("apex", actors=actors, envs_per_actor=1)
     assert spare_cores(plan, cores) == cores[:-1]
     for crew in crews_of(plan, len(cores)):
-        assert cores_of(plan, crew, cores) == (cores[-1:] if crew[0].role == "learner" else cores[:-1])
+        kept = {"learner": cores[-1:], "evaluator": ()}.get(crew[0].role, cores[:-1])
+        assert cores_of(plan, crew, cores) == kept
+
+
+@pytest.mark.parametrize("topology", ["collectors", "gorila", "hogwild"])
+def test_checkpoint_of_another_network_with_as_many_weights_is_refused(topology: str) -> None:
+    rehearsal = company(topology, env_steps=600)
+    play(rehearsal)
+    state = rehearsal.settle()
+    for layout in (state["learner"].pop("layout") + 1, None):
+        other = {**state, "learner": {**state["learner"], "layout": layout}}
+        with pytest.raises(UserError, match="network differs"):
+            company(topology, env_steps=600, begin=False).load_state(other)
+    rehearsal.close()
+
+
+def test_layouts_of_one_size_are_told_apart() -> None:
+    def layout(**shapes: tuple[int, ...]) -> Layout:
+        return Layout.of({name: np.zeros(shape) for name, shape in shapes.items()})
+
+    one, other, third = layout(a=(2, 3), b=(4,)), layout(a=(3, 2), b=(4,)), layout(a=(2, 3), c=(4,))
+    assert one.size == other.size == third.size
+    assert len({one.fingerprint, other.fingerprint, third.fingerprint}) == 3
+    one.check(layout(a=(2, 3), b=(4,)).fingerprint)
+    for wrong in (other.fingerprint, third.fingerprint, None):
+        with pytest.raises(UserError, match="network differs"):
+            one.check(wrong)

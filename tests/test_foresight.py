@@ -93,7 +93,7 @@ def learner(agent: Agent, updates: int, looks_ahead: bool) -> Iterator[tuple[Lea
         made.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"double": True}, {"dueling": True}, {"sarsa": True}])
+@pytest.mark.parametrize("options", [{}, {"double": False}, {"dueling": True}, {"sarsa": True}])
 @settings(deadline=None, max_examples=8)
 @given(
     updates=st.integers(1, 5), period=st.integers(1, 12), there=st.lists(st.integers(1, SLOTS), min_size=8, max_size=8)
@@ -110,7 +110,8 @@ def test_looking_ahead_learns_the_same(options: dict[str, Any], updates: int, pe
     np.testing.assert_allclose(weights[1], weights[0], rtol=2e-4, atol=2e-5)
 
 
-def test_lessons_are_foreseen_unless_the_target_moves_before_their_end() -> None:
+def test_lessons_are_foreseen_unless_the_target_moves_before_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 20.0)
     with learner(agent_of(target_period=20), 5, True) as (made, slots):
         for _ in range(9):
             while slots.filled - slots.freed < 2:

@@ -694,7 +694,7 @@ def test_numbers_that_make_little_difference_drift_less_than_luck_would_have_the
     assert np.mean([numbers[2] for numbers, _, _ in company.path()]) > 21.5
 
 
-def test_an_adjuster_that_is_started_again_goes_on_from_what_was_kept_and_tries_others_first() -> None:
+def test_an_adjuster_that_is_started_again_goes_on_from_what_was_kept_and_draws_anew() -> None:
     company = Company(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
     first = set()
     for _ in range(12):
@@ -704,6 +704,16 @@ def test_an_adjuster_that_is_started_again_goes_on_from_what_was_kept_and_tries_
         company.start()
         assert company.active == (2, 2, 2)
     assert len(first) > 2
+
+
+def test_a_pause_is_no_time_in_which_nobody_trained() -> None:
+    company = Company(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
+    for _ in range(5):
+        company.run(33)
+        company.adjuster.settle()
+        company.time += 500
+    assert len(company.path()) >= 10
+    assert min(rate for _, rate, _ in company.path()) > 650
 
 
 def test_what_was_taken_back_is_not_tried_again_before_everything_else() -> None:

@@ -23,7 +23,7 @@ from repertory.errors import UserError
 from repertory.specs import ObservationSpec, Part
 
 KEPT = "repertory: kept for the backward pass"
-"""Name of what is costly to compute and cheap to keep: the layers' outputs, not the patches that they read."""
+"""Name of what is costly to compute and cheap to keep: the layers' outputs before they are cut off at 0."""
 Kind = Literal["auto", "mlp", "nature", "first", "small"]
 CONVOLUTIONS: Mapping[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),

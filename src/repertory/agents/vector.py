@@ -1,4 +1,4 @@
-"""A network as one flat float32 vector; imports JAX and NumPy only.
+"""A network as one flat float32 vector; imports JAX, NumPy and our errors.
 
 Everything outside `agents/` sees weights, gradients and optimiser moments as vectors: a server's shard is a slice, a
 shared store is one array, a checkpoint a few named arrays. `Layout` remembers which slice was which layer.
@@ -7,6 +7,7 @@ shared store is one array, a checkpoint a few named arrays. `Layout` remembers w
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
+
+from repertory.errors import UserError
 
 Tree = Any
 
@@ -37,6 +40,19 @@ class Layout:
         offsets = tuple(sum(sizes[:i]) for i in range(len(sizes)))
         names = tuple("/".join(str(getattr(key, "key", key)) for key in path) for path, _ in paths)
         return Layout(names, shapes, offsets, sum(sizes), structure)
+
+    @property
+    def fingerprint(self) -> int:
+        """Tells layouts apart, also those of the same size."""
+        return zlib.crc32(repr((self.names, self.shapes)).encode())
+
+    def check(self, fingerprint: int | None) -> None:
+        """Refuse what was saved with another layout."""
+        if fingerprint != self.fingerprint:
+            raise UserError(
+                "the checkpoint's network differs from this configuration's; resume with the options, the module and "
+                "the version of repertory that it was started with"
+            )
 
     def shapes_of_tree(self) -> Tree:
         """The tree as shapes alone."""

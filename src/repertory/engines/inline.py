@@ -178,7 +178,7 @@ class InlineEngine:
             "env_steps": self.counters.env_steps,
             "updates": self.counters.updates,
             "episodes": int(self.counters.row["episodes"]),
-            "learner": {"learned": learned, **self.learner.state()},
+            "learner": {"learned": learned, "layout": self.agent.layout.fingerprint, **self.learner.state()},
             "lanes": self.lanes.state(),
             "replay": self.replay.state(),
             "actors": {f"{actor.rank}": actor.state() for actor in self.actors},
@@ -189,6 +189,7 @@ class InlineEngine:
         for name in ("env_steps", "updates", "episodes"):
             self.counters.set(name, int(state[name]))
         self._seen = (int(state["episodes"]), *self._seen[1:])
+        self.agent.layout.check(state["learner"].get("layout"))
         self._load_learned(state["learner"]["learned"])
         self.learner.load_state(state["learner"])
         self.lanes.load_state(state["lanes"])

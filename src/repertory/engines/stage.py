@@ -81,10 +81,11 @@ def cores_of(plan: Plan, crew: tuple[Member, ...], cores: Sequence[int]) -> Sequ
 
     Processes that are as many as cores, or a multiple, keep to one each: workers that play and learn lost up to a third
     of their speed by moving from core to core, and threads that share an interpreter wake each other, which is dearer
-    across cores. Where fewer play than there are cores, a learner that computes on one thread has one to itself.
+    across cores. Where fewer play than there are cores, a learner that computes on one thread has one to itself, but
+    for an evaluator, which goes wherever nobody computes.
     """
-    if spare_cores(plan, cores):
-        return cores[-1:] if crew[0].role == "learner" else cores[:-1]
+    if spare := spare_cores(plan, cores):
+        return {"learner": cores[-1:], "evaluator": ()}.get(crew[0].role, spare)
     alike = [crew for crew in crews_of(plan, len(cores)) if crew[0].role in (*SHARING, "thread")]
     if crew not in alike or not cores or len(alike) % len(cores) or (len(crew) == 1 and crew[0].role in SHARING):
         return ()
@@ -329,7 +330,7 @@ class Stage:
         state: dict[str, Any] = {
             "env_steps": int(self.ledger["env_steps"].sum()),
             "updates": int(self.ledger["updates"].sum()),
-            "learner": {"learned": self.learned()},
+            "learner": {"learned": self.learned(), "layout": self.agent.layout.fingerprint},
             "ledger": {name: self.ledger[name].copy() for name in KEPT},
             "members": {str(member): self.read_note(member) for member in self.members},
         }
@@ -348,6 +349,7 @@ class Stage:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a checkpoint, before any member is there; running episodes end as truncated."""
+        self.agent.layout.check(state["learner"].get("layout"))
         self.load_learned(state["learner"]["learned"])
         if not self.plan.unrolled:
             self.lanes.load_state(state["lanes"])

@@ -87,6 +87,7 @@ class Supervisor:
         if len(members) > BEYOND:
             raise UserError(f"{len(members)} members were asked for; {BEYOND} are possible: lower --actors")
         self._cores = usable_cores()
+        self._pinnable = _turned(pinnable_cores(), os.getpid())
         crews = crews_of(plan, self._cores)
         self.watched = [Watched(crew, Descriptor(anonymous_file(0))) for crew in crews]
         self.events: list[Event] = []
@@ -114,8 +115,8 @@ class Supervisor:
             watched.report,
             self._meeting,
             self.threads,
-            cores=cores_of(self.plan, watched.crew, pinnable_cores()),
-            spare=spare_cores(self.plan, pinnable_cores()),
+            cores=cores_of(self.plan, watched.crew, self._pinnable),
+            spare=spare_cores(self.plan, self._pinnable),
             niceness=niceness_of(self.plan, watched.crew, self._cores),
         )
         watched.process = fork_server().Process(target=perform, args=(kit, tuple(crew)), name=str(watched))
@@ -265,6 +266,11 @@ def _clear(report: int) -> None:
     """Forget what was written; the position, too, which is shared with the member that writes."""
     os.ftruncate(report, 0)
     os.lseek(report, 0, os.SEEK_SET)
+
+
+def _turned(cores: list[int], by: int) -> list[int]:
+    """Beginning with another one, so that runs side by side do not all want the same."""
+    return [cores[(index + by) % len(cores)] for index in range(len(cores))]
 
 
 def _end(process: Any) -> None:

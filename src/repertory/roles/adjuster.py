@@ -57,7 +57,7 @@ class Adjuster:
         self._move, self._size = (0, 1), 1
         self._tried: set[tuple[int, int]] = set()
         self._doubtful = False
-        self._began = now()
+        self._began: float | None = None
         self._from: tuple[float, int] | None = None
 
     @staticmethod
@@ -69,6 +69,8 @@ class Adjuster:
     def step(self) -> bool:
         """Judge the last change when its time is over, and make the next."""
         now = self.now()
+        if self._began is None:
+            self._began = now
         if self._from is None and now - self._began >= WARM_UP * self.period_s:
             self._from = (now, self.trainings())
         if self._from is None or now - self._from[0] < (1 - WARM_UP) * self.period_s:
@@ -124,7 +126,8 @@ class Adjuster:
         self._count[0] += 1
 
     def settle(self) -> None:
-        """The numbers lie where they survive."""
+        """The numbers lie where they survive; the time in which nobody works is no measurement."""
+        self._began = self._from = None
 
     def state(self) -> dict[str, Any]:
         """Nothing: it measures anew."""

@@ -19,8 +19,8 @@ from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.light import LightValues
 from repertory.experience.replay import Sample
 
-PATIENCE_S = 0.1
-"""Who has waited so long for an answer computes it without help."""
+PATIENCE_S = 0.002
+"""Who has waited so long for an answer computes it without help: that takes no longer."""
 
 
 class Queue(Protocol):
@@ -36,11 +36,12 @@ class Foresight:
     def __init__(self, agent: Agent, queue: Queue, cores: Sequence[int] = ()) -> None:
         """`cores`: where its thread may run, if not wherever this process may."""
         assert agent.light is not None
-        self.agent, self.queue = agent, queue
+        self.queue = queue
         self._prepare, self._period = agent.light, agent.target_period
         self._target: LightValues | None = None
         self._epoch = -1
         self._asked: Future[NDArray[np.float32]] | None = None
+        self._late: Future[NDArray[np.float32]] | None = None
         self._thread = ThreadPoolExecutor(1, "repertory-foresight", initializer=_keep_to, initargs=(cores,))
 
     @staticmethod
@@ -51,7 +52,7 @@ class Foresight:
     def begin(self, updates: int) -> None:
         """Ask about the lesson that begins after so many updates, if the target will still be this one at its end."""
         sample = self.queue.next()
-        if sample is None or self._target is None:
+        if sample is None or self._target is None or not (self._late is None or self._late.done()):
             return
         if (updates + sample.updates - 1) // self._period == self._epoch:
             self._asked = self._thread.submit(_answers, self._target, sample)
@@ -65,6 +66,7 @@ class Foresight:
         try:
             return asked.result(PATIENCE_S) if asked is not None else None
         except TimeoutError:
+            self._late = asked
             return None
 
     def close(self) -> None:

@@ -121,8 +121,6 @@ def load_player(path: Path) -> Player:
     if newest is None:
         raise UserError(f"{path} has no whole checkpoint yet; train or resume it first")
     _, plan, agent = stage(from_dict(directory.read_config()))
-    saved = checkpoint.load(newest, parts=["learner"])["learner"]["learned"]
-    weights = np.array(saved["00"])
-    if weights.shape != (agent.layout.size,):
-        raise UserError(f"{newest} holds {weights.size} weights, but the network has {agent.layout.size}")
-    return Player(plan, agent, weights)
+    saved = checkpoint.load(newest, parts=["learner"])["learner"]
+    agent.layout.check(saved.get("layout"))
+    return Player(plan, agent, np.array(saved["learned"]["00"]))
