@@ -763,7 +763,7 @@ def test_with_no_choice_the_adjuster_changes_nothing() -> None:
 def test_the_path_keeps_the_latest() -> None:
     company = Company(lambda _: 100.0, (1, 1, 1), (2, 2, 2))
     company.arrays["count"][0] = PATH - 1
-    company.run(20)
+    company.run(21)  # the first period begins with the first look
     assert company.arrays["count"][0] == PATH + 1
     assert company.arrays["path"][PATH - 1, 0] == 110.0
     assert company.arrays["path"][0, 0] == 120.0
