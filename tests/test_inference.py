@@ -765,5 +765,5 @@ def test_the_path_keeps_the_latest() -> None:
     company.arrays["count"][0] = PATH - 1
     company.run(21)  # the first period begins with the first look
     assert company.arrays["count"][0] == PATH + 1
-    assert company.arrays["path"][PATH - 1, 0] == 110.0
-    assert company.arrays["path"][0, 0] == 120.0
+    assert company.arrays["path"][PATH - 1, 0] == 110.5
+    assert company.arrays["path"][0, 0] == 120.5
