@@ -105,14 +105,15 @@ class Record:
         everything = [*self.rows, *self.runs, *self.signals]
         repaired: dict[str, list[float]] = {}
         for row in self.rows:
-            repaired.setdefault(row["fault"], []).append(row["seconds"])
+            if row["seconds"] is not None:  # else the run ended before it was repaired, which is told elsewhere
+                repaired.setdefault(row["fault"], []).append(row["seconds"])
         return {
             "machine": f"{platform.machine()}, {platform.python_version()}",
             "faults": len(self.rows),
             "faults_ok": sum(row["ok"] for row in self.rows),
             "by_fault": dict(Counter(row["fault"] for row in self.rows)),
             "by_role": dict(Counter(row["role"] for row in self.rows)),
-            "seconds_to_repair_median": {kind: float(np.nanmedian(times)) for kind, times in repaired.items()},
+            "seconds_to_repair_median": {kind: float(np.median(times)) for kind, times in repaired.items()},
             "runs": len(self.runs),
             "runs_ok": sum(run["ok"] for run in self.runs),
             "unprovoked_restarts": sum(len(run["unprovoked"]) for run in self.runs),

@@ -177,7 +177,8 @@ def _lane_problems(saved: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
 def go_on(place: Path) -> list[str]:
     """`repertory resume` by 200 more steps; returns what was wrong."""
     run = place / "runs/run"
-    before = (rows(run) or [{"env_steps": 0, "updates": 0}])[-1]
+    told = rows(run)  # none, if nobody had played a step
+    before = told[-1]["env_steps"] if told else 0
     stopped = result(run) if (run / "result.json").exists() else {"env_steps": 0, "updates": 0}
     total = stopped["env_steps"] + 200
     driver = Driver(place, "resume", "run", "--quiet", "--env-steps", str(total))
@@ -197,12 +198,12 @@ def go_on(place: Path) -> list[str]:
         problems.append(f"updates went back from {stopped['updates']} to {after['updates']}")
     if [row["env_steps"] for row in went] != sorted(row["env_steps"] for row in went):
         problems.append("metrics go back in time")
-    if stopped.get("status") == "interrupted" and before not in went:
-        problems.append("the last row before the signal is gone")
+    if stopped.get("status") == "interrupted" and went[: len(told)] != told:
+        problems.append("rows of before the signal are gone")
     if plan.unrolled:
         return problems
     most, least = (np.mean([plan.epsilon(s, rank) for rank in range(2)]) for s in (stopped["env_steps"], total + 2))
-    later = [row["epsilon"] for row in went if row["env_steps"] > before["env_steps"] and row["env_steps"] <= total + 2]
+    later = [row["epsilon"] for row in went if row["env_steps"] > before and row["env_steps"] <= total + 2]
     if not later or min(later) < least - 1e-5 or later[-1] > most + 1e-5:
         problems.append(f"ε went on with {later}, not between {least} and {most}")
     return problems
