@@ -38,6 +38,12 @@ from repertory.runtime import (
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
+BREATH_S, BREATHE_EVERY_S = 0.0001, 0.02
+"""How long a process that keeps to a core sleeps, and how often.
+
+One that never sleeps may keep everybody else from its core, whatever their priorities: on Linux 6.18 an evaluator got
+no turn for ten seconds beside two workers, and the kernel's own threads for a minute.
+"""
 USER_ERROR = 2
 
 
@@ -154,6 +160,7 @@ class Host:
         self.crew = self.casting.crew(self.members, self._recover, self.bell.ring) if len(crew) > 1 else None
         self.roles: list[Role] = self.casting.build(self.member) if self.crew is None else [self.crew]
         self._failures: dict[int, tuple[int, int]] = {}
+        self._breathed = time.monotonic()
         if self.member.role == "evaluator":
             os.nice(kit.niceness)  # only now: everybody waits for who builds slowly
 
@@ -180,6 +187,8 @@ class Host:
             self._rest_until_rung()
         while True:
             self._beat()
+            if self.kit.cores:
+                self._breathe()
             if self._on():
                 if not self._turn():
                     self._rest()
@@ -192,6 +201,12 @@ class Host:
             self.page.beat()
         else:
             self.crew.beat()
+
+    def _breathe(self) -> None:
+        """Let others have the core for a moment."""
+        if time.monotonic() - self._breathed > BREATHE_EVERY_S:
+            time.sleep(BREATH_S)
+            self._breathed = time.monotonic()
 
     def _on(self) -> bool:
         """Whether it is time to work; at the end of a run only those do who play no more steps."""
