@@ -40,7 +40,7 @@ SYSTEMS = {
     "all_reduce": "--topology all_reduce",
     "all_reduce, float16": "--topology all_reduce --company.compression float16",
     "all_reduce, int8": "--topology all_reduce --company.compression int8",
-    "all_reduce, topk 1 %": "--topology all_reduce --company.compression topk",
+    "all_reduce, topk 1 %": "--topology all_reduce --company.compression topk --agent.learning-rate-steps 100000",
     "a3c": "--topology a3c",
     "ga3c": "--topology ga3c",
     "impala": "--topology impala",

@@ -98,13 +98,13 @@ def test_due_at_is_the_first_env_step_at_which_so_many_updates_are_owed(
     actors=st.integers(1, 5),
     updates=st.integers(0, 10**5),
 )
-def test_collectors_may_always_play_as_far_as_three_more_calls_need_and_hardly_further(
+def test_collectors_may_always_play_as_far_as_two_more_calls_need_and_hardly_further(
     ratio: float, batch_size: int, per_call: int, actors: int, updates: int
 ) -> None:
     wishes = {"replay_ratio": ratio, "batch_size": batch_size, "updates_per_call": per_call, "n_step": 1}
     plan = plan_of("collectors", actors=actors, envs_per_actor=2, agent=wishes)
-    two_on_their_way = Pacing(ratio, batch_size, plan.options.learning_starts, updates + 2 * per_call)
-    needed = two_on_their_way.due_at(per_call)
+    one_on_its_way = Pacing(ratio, batch_size, plan.options.learning_starts, updates + per_call)
+    needed = one_on_its_way.due_at(per_call)
     assert needed <= plan.most_env_steps(updates) <= needed + plan.environments
     assert plan.most_env_steps(updates) <= plan.most_env_steps(updates + 1)
 

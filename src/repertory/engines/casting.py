@@ -14,7 +14,7 @@ import numpy as np
 
 from repertory.agents.light import ROWS
 from repertory.engines.boards import BatchSlots
-from repertory.engines.plan import ANSWERING
+from repertory.engines.plan import ANSWERING, CALLS_AHEAD
 from repertory.engines.servers import ShardedServers
 from repertory.engines.stage import PLAYING, Member, Stage
 from repertory.errors import EnvironmentFailure
@@ -270,6 +270,7 @@ class Casting:
         """Whether collectors may play on: the learner keeps up, and the run has steps left."""
         stage, plan = self.stage, self.stage.plan
         ring, due_at = stage.bell("memory"), stage.arrays["due_at"]
+        ahead = CALLS_AHEAD + bool(self.spare)  # then the learner looks at the next batch while it learns from one
 
         most = 0  # env steps known to be allowed: what the learner has done is looked up only beyond them
 
@@ -279,7 +280,7 @@ class Casting:
             if env_steps >= due_at[0]:
                 ring()
             if env_steps >= most:
-                most = min(plan.env_steps, plan.most_env_steps(page.updates))
+                most = min(plan.env_steps, plan.most_env_steps(page.updates, ahead))
             return env_steps < most
 
         return may_play

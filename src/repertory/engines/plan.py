@@ -23,7 +23,8 @@ from repertory.topologies.single import SINGLE
 
 ANSWERING = ("predictor", "inference", "policy_worker")
 """Roles that answer actors without networks."""
-CALLS_AHEAD = 3
+CALLS_AHEAD = 2
+"""Calls of the learner that actors may be ahead, so that neither side waits for the other's bell."""
 DRAWN_EPSILONS, DRAWN_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
 """Mnih et al. 2016: what ε is annealed to, drawn for each worker."""
 
@@ -167,14 +168,13 @@ class Plan:
         options = self.q
         return Pacing(options.replay_ratio, options.batch_size, -(-options.learning_starts // workers))
 
-    def most_env_steps(self, updates: int) -> int:
+    def most_env_steps(self, updates: int, calls_ahead: int = CALLS_AHEAD) -> int:
         """Env steps that may have been played when so many updates were made: actors wait for a slow learner.
 
-        They may be three calls ahead, so that neither side waits for the other's bell and the learner finds the next
-        batch while it learns from one; and each a step beyond.
+        They may be some calls ahead, and each a step beyond.
         """
         options = self.q
-        calls = (updates + CALLS_AHEAD * options.updates_per_call) * options.batch_size / options.replay_ratio
+        calls = (updates + calls_ahead * options.updates_per_call) * options.batch_size / options.replay_ratio
         return options.learning_starts + int(calls) + self.environments
 
     def epsilon(self, env_steps: int, rank: int = 0) -> float:

@@ -18,7 +18,7 @@ COLLECTORS = Topology(
     ),
     edges=(
         Edge("collector", "memory", "steps", "every step, in place"),
-        Edge("memory", "learner", "batches", "as the replay ratio allows, three calls ahead"),
+        Edge("memory", "learner", "batches", "as the replay ratio allows, two calls ahead"),
         Edge("learner", "memory", "errors", "after each call, if prioritised"),
         Edge("learner", "collector", "weights", "pulled every --company.pull-period steps"),
         Edge("learner", "evaluator", "weights", "a snapshot every --eval-every env steps"),
