@@ -19,8 +19,8 @@ from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.light import LightValues
 from repertory.experience.replay import Sample
 
-PATIENCE_S = 0.002
-"""Who has waited so long for an answer computes it without help: that takes no longer."""
+PATIENCE_S, WITHOUT = 0.02, 50
+"""Who has waited so long for an answer computes it without help, and so do that many lessons after it."""
 
 
 class Queue(Protocol):
@@ -41,7 +41,7 @@ class Foresight:
         self._target: LightValues | None = None
         self._epoch = -1
         self._asked: Future[NDArray[np.float32]] | None = None
-        self._late: Future[NDArray[np.float32]] | None = None
+        self._without = 0
         self._thread = ThreadPoolExecutor(1, "repertory-foresight", initializer=_keep_to, initargs=(cores,))
 
     @staticmethod
@@ -52,7 +52,8 @@ class Foresight:
     def begin(self, updates: int) -> None:
         """Ask about the lesson that begins after so many updates, if the target will still be this one at its end."""
         sample = self.queue.next()
-        if sample is None or self._target is None or not (self._late is None or self._late.done()):
+        self._without -= 1
+        if sample is None or self._target is None or self._without >= 0:
             return
         if (updates + sample.updates - 1) // self._period == self._epoch:
             self._asked = self._thread.submit(_answers, self._target, sample)
@@ -66,7 +67,7 @@ class Foresight:
         try:
             return asked.result(PATIENCE_S) if asked is not None else None
         except TimeoutError:
-            self._late = asked
+            self._without = WITHOUT
             return None
 
     def close(self) -> None:
