@@ -126,6 +126,11 @@ def test_preset_learns_as_on_cartpole() -> None:
     assert (slow.envs_per_actor, slow.env_steps, slow.eval_every) == (1, 20_000, 5_000)
 
 
+@pytest.mark.parametrize("topology", ["single", "collectors", "apex", "parameter_server", "gorila", "all_reduce"])
+def test_preset_is_as_long_with_each_topology_that_replays(topology: str) -> None:
+    assert defaults(NAME, topology=topology).env_steps == 20_000
+
+
 REGISTERED = {
     "repertory first": f"""
 import sys, repertory

@@ -61,7 +61,6 @@ _APPO = {"agent": {"ratio_clip": 0.2, "epochs": 2, "minibatches": 2, "entropy": 
 
 _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
     "apex": {"company": {"pull_period": 20}},
-    "parameter_server": {"env_steps": 100_000, "agent": {"learning_rate_steps": 100_000}},
     "gorila": {"agent": {"learning_rate": 0.1, "learning_rate_steps": 0, "target_period": 100}},
     "hogwild": {
         "env_steps": 400_000,
@@ -94,7 +93,7 @@ PRESETS = (
             "eval_every": 1_000,
             "agent": _CARTPOLE,
         },
-        _CARTPOLE_TOPOLOGIES,
+        {**_CARTPOLE_TOPOLOGIES, "parameter_server": {"env_steps": 100_000, "agent": {"learning_rate_steps": 100_000}}},
         _CARTPOLE_CRITIC,
         _CARTPOLE_ABLATION,
     ),
