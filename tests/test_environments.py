@@ -318,6 +318,54 @@ def test_unknown_option_is_named(name: str) -> None:
         make(name, 16, options={"rewardclipping": 1})
 
 
+PAYING = """
+import gymnasium as gym
+
+def costly():
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: -7.5 * reward)
+
+def halves_itself(reward_clipping=False):
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2.5 if reward_clipping else 5)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 16])
+@pytest.mark.parametrize(
+    ("name", "options", "reward"),
+    [
+        ("costly", {}, -7.5),
+        ("costly", {"reward_clipping": False}, -7.5),
+        ("costly", {"reward_clipping": True}, -1.0),
+        ("halves_itself", {"reward_clipping": True}, 2.5),
+    ],
+)
+def test_rewards_are_clipped_if_asked_and_if_the_environment_does_not_do_it_itself(
+    name: str, options: dict[str, Any], reward: float, count: int, tmp_path: Path
+) -> None:
+    (tmp_path / "paying.py").write_text(PAYING)
+    envs = make(f"{tmp_path}/paying.py:{name}", count, options=options)
+    envs.reset(list(range(count)))
+    np.testing.assert_array_equal(envs.step(np.zeros(count, np.int64)).reward, np.full(count, reward))
+    envs.close()
+
+
+@pytest.mark.parametrize("count", [1, 16])
+def test_rewards_of_registered_environments_are_clipped_but_not_in_evaluations(count: int) -> None:
+    name, clipped = "Taxi-v4", {"reward_clipping": True}
+    assert evaluation_options(name, clipped) == {"reward_clipping": False}
+    for options, lowest in ((clipped, -1.0), (evaluation_options(name, clipped), -10.0)):
+        envs = make(name, count, options=options)
+        envs.reset(list(range(count)))
+        illegal_pickup = np.full(count, 4)
+        rewards = np.stack([envs.step(illegal_pickup).reward for _ in range(3)])
+        assert rewards.min() == lowest
+        envs.close()
+    with pytest.raises(UserError, match=f"reward_clipping of {name} must be true or false, not 3"):
+        make(name, count, options={"reward_clipping": 3})
+    with pytest.raises(UserError, match="did you mean 'reward_clipping'"):
+        make(name, count, options={"rewardclipping": True})
+
+
 @pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "atari"), ("MinAtar/Breakout-v1", "minatar")])
 def test_missing_extra_is_named(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

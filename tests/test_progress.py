@@ -59,9 +59,18 @@ def test_live_view_shows_the_values_and_dashes_for_what_is_unknown(width: int) -
         assert shown in text
     for shown in ("act 25%", "learn 50%", "actor 3 [restarted]", "0.050", "12,500.0"):
         assert shown in text
-    for label in ("return", "loss", "policy lag"):
+    for label in ("return", "loss"):
         assert text.split(label)[1].lstrip().startswith("–")
     assert max(len(line) for line in text.splitlines()) < width + 20, "no line is too long"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_live_view_shows_mean_percentile_and_maximum_of_the_lag(width: int) -> None:
+    lag = {"policy_lag_mean": 2.344, "policy_lag_p95": 5.0, "policy_lag_max": 7}
+    text = drawn(width, VALUES | lag, Budget(300_000, None))
+    assert "policy lag  mean 2.34  p95 5  max 7  updates" in text
+    assert "gradient age" not in text, "nobody measured it"
+    assert "policy lag" not in drawn(width, VALUES, Budget(300_000, None))
 
 
 def test_live_view_draws_before_anything_is_known() -> None:

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from repertory.errors import UserError
 from repertory.experience import atari, slow_cartpole
-from repertory.experience.loading import Env, Source, find
+from repertory.experience.loading import CLIPPING, Env, Source, find
 from repertory.experience.one_by_one import OneByOne
 from repertory.experience.registration import SLOW_CARTPOLE
 from repertory.experience.spaces import Encoder, discrete_actions
@@ -79,12 +79,13 @@ def interface(name: str, options: Mapping[str, Any] | None = None) -> tuple[Call
 
 
 def evaluation_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options under which a score is the game's own: Atari whole and unclipped, and nothing that only waits."""
+    """The options under which a score is the game's own: rewards as they are, Atari whole, nothing that only waits."""
     spec, own = find(name).spec, dict(options or {})
     if atari.is_atari(spec):
-        return {**own, "reward_clipping": False, "episodic_life": False}
+        return {**own, CLIPPING: False, "episodic_life": False}
+    own |= {CLIPPING: False} if CLIPPING in own else {}
     if spec is not None and spec.id == SLOW_CARTPOLE:
-        return {**own, **slow_cartpole.SCORED}
+        own |= slow_cartpole.SCORED
     return own
 
 
@@ -102,7 +103,9 @@ def _build(source: Source, options: Mapping[str, Any], worker: int, render: bool
 
 def _native(source: Source, options: Mapping[str, Any], count: int) -> Vector | None:
     """The environment's own vector implementation, if it has one that takes these options."""
-    if source.spec is None or source.spec.vector_entry_point is None or options.get("max_episode_steps") == -1:
+    if source.spec is None or source.spec.vector_entry_point is None:
+        return None
+    if CLIPPING in options or options.get("max_episode_steps") == -1:
         return None
     try:
         env: Vector = gym.make_vec(source.spec, count, vectorization_mode="vector_entry_point", **options)

@@ -2,7 +2,8 @@
 
 A name is an id in Gymnasium's registry (`CartPole-v1`), an id with the module that registers it
 (`my_package:MyEnv-v0`), or a file with a function in it (`path/file.py:factory`) that is called with the
-options and returns a `gymnasium.Env`.
+options and returns a `gymnasium.Env`. Every environment has the option `reward_clipping`: if it takes none
+of that name itself, its rewards are cut to -1 at least and 1 at most.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.wrappers import ClipReward
 
 from repertory.errors import EnvironmentFailure, UserError, nearest
 from repertory.experience import atari, minatar_games
 from repertory.experience.stepping import missing_dependency, raised
 
 Env = gym.Env[Any, Any]
+CLIPPING = "reward_clipping"
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,24 @@ class Source:
 
     def build(self, options: Mapping[str, Any], *, render: bool = False, who: str = "the environment") -> Env:
         """One environment; `who` begins the sentence if that fails."""
+        own, clipped = self._without_clipping(options)
         try:
-            env = self._create({**options, **({"render_mode": "rgb_array"} if render else {})})
+            env = self._create({**own, **({"render_mode": "rgb_array"} if render else {})})
         except Exception as error:
             raise self.refusal(error, options, who) from error
         if not isinstance(env, gym.Env):
             raise UserError(f"{self.name} returned a {type(env).__name__}, not a gymnasium.Env")
-        return env
+        return ClipReward(env, -1.0, 1.0) if clipped else env
+
+    def _without_clipping(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The options that are the environment's own, and whether its rewards are to be clipped for it."""
+        own = dict(options)
+        if CLIPPING not in own or CLIPPING in self._parameters():
+            return own, False
+        clipped = own.pop(CLIPPING)
+        if not isinstance(clipped, bool):
+            raise UserError(f"{CLIPPING} of {self.name} must be true or false, not {clipped!r}")
+        return own, clipped
 
     def _create(self, options: dict[str, Any]) -> Any:
         if self.factory is not None:
@@ -70,18 +84,22 @@ class Source:
         if isinstance(error, TypeError) and unknown:
             option = unknown[1]
             if option in options:
-                return UserError(f"{self.name} has no option {option!r}{nearest(option, self._options())}")
+                return UserError(f"{self.name} has no option {option!r}{nearest(option, {*self._parameters(), CLIPPING})}")
             if option == "render_mode":
                 return UserError(f"{self.name} cannot be rendered: it takes no render_mode")
         return EnvironmentFailure(f"{who} could not be built: {self.name} {raised(error)}")
 
-    def _options(self) -> list[str]:
-        """The names that the environment's constructor takes."""
+    def _parameters(self) -> list[str]:
+        """The names of the arguments that the environment's constructor takes."""
         creator = self.factory
         if self.spec is not None and self.spec.entry_point is not None:
             entry = self.spec.entry_point
             creator = load_env_creator(entry) if isinstance(entry, str) else entry
-        return _parameters(creator) if creator is not None else []
+        if creator is None:
+            return []
+        hidden = {"self", "render_mode", "num_envs", "autoreset_mode"}
+        named = [p.name for p in inspect.signature(creator).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        return [name for name in named if name not in hidden]
 
 
 def find(name: str) -> Source:
@@ -92,13 +110,6 @@ def find(name: str) -> Source:
     if colon:
         _import(place, name)
     return Source(name, spec=_registered(last))
-
-
-def _parameters(creator: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that an environment's constructor takes."""
-    hidden = {"self", "render_mode", "num_envs", "autoreset_mode"}
-    named = [p.name for p in inspect.signature(creator).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    return [name for name in named if name not in hidden] or ["none"]
 
 
 def _registered(name: str) -> EnvSpec:

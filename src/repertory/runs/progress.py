@@ -38,8 +38,9 @@ CELLS = (  # label, key, how the number is written
     ("ε", "epsilon", ".3f"),
     ("loss", "loss", ".3g"),
     ("replay ratio", "replay_ratio", ".3g"),
-    ("policy lag", "policy_lag_mean", ".3g"),
 )
+POLICY_LAG = ("policy lag", "policy_lag_mean", ".3g")
+STALENESS = (("policy lag", "policy_lag"), ("gradient age", "gradient_age"))
 BAR_WIDTH = 40
 SHARES = {"act": "cyan", "environment": "green", "store": "white", "sample": "yellow", "learn": "magenta"}
 SHARES |= {"evaluate": "blue", "checkpoint": "red", "other": "bright_black"}
@@ -151,7 +152,7 @@ class Lines:
 
     def _print(self) -> None:
         self._due, self._shown = self._clock() + LINE_SECONDS, True
-        cells = [f"{label} {_shown(self._values, key, form)}" for label, key, form in CELLS]
+        cells = [f"{label} {_shown(self._values, key, form)}" for label, key, form in (*CELLS, POLICY_LAG)]
         known = [cell for cell in cells if not cell.endswith(DASH)]
         self.note(" · ".join([*_position(self._values, self._budget), *known]))
 
@@ -191,7 +192,7 @@ class LiveView:
         position = Text(" · ".join(_position(self._values, self._budget)))
         bar.add_column(no_wrap=True, justify="right")
         bar.add_row(Text("") if share is None else ProgressBar(total=1.0, completed=share), position)
-        below = (*_time_spent(self._values), *_roles(self._values))
+        below = (*_staleness(self._values), *_time_spent(self._values), *_roles(self._values))
         return Group(Text(self._title, style="bold"), bar, _cells(self._values), *below)
 
 
@@ -204,6 +205,16 @@ def _cells(values: Values) -> RenderableType:
         row = CELLS[start : start + COLUMNS]
         table.add_row(*(text for label, key, form in row for text in (label, _shown(values, key, form))))
     return table
+
+
+def _staleness(values: Values) -> list[RenderableType]:
+    """How many updates late samples and gradients come: mean, 95th percentile and maximum."""
+    table = Table.grid(padding=(0, 2))
+    for label, prefix in STALENESS:
+        if _number(values, f"{prefix}_mean") is not None:
+            parts = (f"{part} {_shown(values, f'{prefix}_{part}', '.3g')}" for part in ("mean", "p95", "max"))
+            table.add_row(Text(label, "dim"), *parts, "updates")
+    return [table] if table.row_count else []
 
 
 def _time_spent(values: Values) -> list[RenderableType]:
