@@ -3,7 +3,9 @@
 Nothing in the product knows of this: the faults come from outside, between two looks of the supervisor. What each is:
 
 - exception: the environment raises, in roles that have one (collector, worker, thread, rank, actor, evaluator, ...);
-- crash: SIGSEGV, what a fault in native code gives, for the roles whose own code can't be made to raise from outside;
+  others raise wherever they stand, by a signal whose handler they were given before they began, and again where
+  a library took the first for a failure of its own and went on (JAX does when it reads its cache);
+- crash: SIGSEGV, what a fault in native code gives;
 - kill: SIGKILL, as the kernel does when memory runs out;
 - stop: SIGSTOP, until the supervisor has had enough of the silence;
 - hang, nan observation, nan reward: the environment sleeps for ever, or returns what is no number.
@@ -27,7 +29,8 @@ from numpy.typing import NDArray
 
 import fault_environments
 from fault_environments import FAULTS, Control
-from repertory.engines import make_engine
+from fault_orders import ORDER, perform_on_order
+from repertory.engines import make_engine, supervisor
 from repertory.engines.casting import EVALUATION_WORKER
 from repertory.engines.stage import PAUSE, Member, Stage
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
@@ -82,7 +85,7 @@ UNROLLED = tuple(name for name, setting in SETTINGS.items() if setting.agent != 
 WRITING, READING = ("thread", "agent", "actor", "rollout_worker"), ("learner", "trainer")
 PLAYING = ("collector", "worker", "rank", *WRITING, "evaluator")
 SEVERAL = {*PLAYING, "predictor", "trainer"} - {"evaluator"}
-SIGNALS = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+SIGNALS = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "exception": ORDER}
 HANGS_AT = 1 + next(
     number
     for number, line in enumerate(Path(fault_environments.__file__).read_text().splitlines())
@@ -97,9 +100,11 @@ NAMED = {
     "nan observation": ("returned an observation that is not finite: nan at [2]", ""),
     "nan reward": ("returned a reward that is not finite: nan", ""),
 }
+RAISED = ("RuntimeError: out of wits", 'raise RuntimeError("out of wits")')
 """What the event must say, and its trace."""
 FAULT_S = 90.0
 """A fault that is not repaired after so long has ended the run."""
+AGAIN_S = 1.0
 HOLD_S = 0.1
 """Time for an unroll or two of every actor."""
 STEPS_A_FAULT = 1000
@@ -128,6 +133,11 @@ class Fault:
     kind: str
     moment: float | str
     rank: int = 0
+
+    @property
+    def of_environment(self) -> bool:
+        """Whether it is the member's environment that fails."""
+        return self.kind in FAULTS and self.role in PLAYING
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.role} {self.rank}"
@@ -169,16 +179,15 @@ def plan_faults(name: str, kinds: Sequence[str], seed: int) -> list[Fault]:
     faults = []
     for role in SETTINGS[name].roles:
         for kind in kinds:
-            fitting = "crash" if kind == "exception" and role not in PLAYING else kind
-            if fitting in FAULTS and role not in PLAYING:
+            if kind in FAULTS and kind != "exception" and role not in PLAYING:
                 continue
             when: list[float | str] = [float(chance.uniform(0.0, 1.5)), "saving", "evaluating"]
             moment = when[int(chance.choice(3, p=[0.7, 0.15, 0.15]))]
             several = role in SEVERAL or (name, role) in (("gorila", "server"), ("impala-2-learners", "learner"))
-            if (role, fitting in FAULTS) == ("agent", True):
+            if (role, kind in FAULTS) == ("agent", True):
                 several = False  # only the first one surely plays: the adjuster may have put the others off
             rank = int(chance.integers(2)) if several else 0
-            faults.append(Fault(role, fitting, moment, rank))
+            faults.append(Fault(role, kind, moment, rank))
     return [faults[index] for index in chance.permutation(len(faults))]
 
 
@@ -193,6 +202,7 @@ class Saboteur:
         self.problems: list[str] = []
         self.walked = 0
         self.lost_updates = self._updates = 0
+        self._ordered: tuple[Any, float] = (None, math.inf)
         self.cut = np.zeros(len(engine.stage.members), np.int64)
         self._free_since = math.inf
         self._progress = (-1, time.monotonic())
@@ -221,7 +231,11 @@ class Saboteur:
         for member in watched.crew if stage.plan.unrolled else ():
             if member.role in WRITING:
                 self.cut[member.index] += int((stage.unrolls.arrays["progress"][writers(stage, member)] > 1).sum())
-        self._begin(watched)
+        supervisor.perform, own = perform_on_order, supervisor.perform
+        try:
+            self._begin(watched)
+        finally:
+            supervisor.perform = own
 
     @property
     def _under_way(self) -> Harm | None:
@@ -238,10 +252,11 @@ class Saboteur:
     def _do(self, fault: Fault) -> None:
         watched = self._watched(fault)
         self.harms.append(Harm(fault, self.engine.counters.env_steps, time.monotonic(), len(self.supervisor.events)))
-        if fault.kind in FAULTS:
+        if fault.of_environment:
             self.control.order(watched.process.pid, fault.kind)
         else:
             os.kill(watched.process.pid, SIGNALS[fault.kind])
+            self._ordered = (watched.process, time.monotonic())
 
     def _watched(self, fault: Fault) -> Any:
         everybody = self.supervisor.watched
@@ -264,9 +279,17 @@ class Saboteur:
                 event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
             ]
             self._free_since = time.monotonic()
-        elif time.monotonic() - harm.began > FAULT_S:
+        elif harm.fault.kind == "exception" and not harm.fault.of_environment and not named:
+            self._order_again()
+        if math.isnan(harm.seconds) and time.monotonic() - harm.began > FAULT_S:
             said = [event.sentence() for event in events]
             raise TimeoutError(f"{harm.fault} at {harm.env_steps} env steps was not repaired; events: {said}")
+
+    def _order_again(self) -> None:
+        process, at = self._ordered
+        if time.monotonic() - at > AGAIN_S and process.is_alive():
+            os.kill(process.pid, ORDER)
+            self._ordered = (process, time.monotonic())
 
     @contextmanager
     def _readers_held(self) -> Iterator[None]:
@@ -323,9 +346,9 @@ def workers(stage: Stage, member: Member) -> Sequence[int]:
 
 def _badly_named(fault: Fault, event: Any, numbers: Sequence[int]) -> list[str]:
     """`numbers` share the process; whose environment got the order is chance."""
-    what, trace = NAMED[fault.kind]
+    what, trace = NAMED[fault.kind] if fault.of_environment or fault.kind != "exception" else RAISED
     problems = [] if what in event.what else [f"named {event.what!r}, not {what!r}"]
-    if fault.kind in FAULTS:
+    if fault.of_environment:
         worker = any(f"of worker {number} (seed " in event.what for number in numbers)
         if "environment " not in event.what or not worker or ", step " not in event.what:
             problems.append(f"worker, environment, seed or step are missing in {event.what!r}")
@@ -467,12 +490,13 @@ def census_problems(stage: Stage) -> list[str]:
         problems.append(f"slots were filled {filled.tolist()} and freed {freed.tolist()} times")
     if (ready.sum(axis=1) + writing > plan.slots_per_writer).any():
         problems.append(f"{ready.sum(axis=1)} slots of each writer are ready, and {writing} being written")
-    if census != (unrolls.count - ready.sum() - writing.sum(), ready.sum(), writing.sum()) or min(census) < 0:
-        problems.append(f"{census} of {unrolls.count} slots, {ready.sum()} are ready, {writing.sum()} being written")
+    if sum(census) != plan.writers * plan.slots_per_writer or min(census) < 0:
+        problems.append(f"{census} of {plan.writers} x {plan.slots_per_writer} slots")
     if (unrolls.arrays["progress"] > 1 + unrolls.rows).any():
         problems.append(f"rows beyond the last: {unrolls.arrays['progress']}")
-    if not np.isin(unrolls.arrays["reader"][unrolls.ready()], range(plan.actors + plan.readers)).all():
-        problems.append(f"slots for readers {unrolls.arrays['reader']}")
+    readers = plan.actors if plan.topology.has("thread") else plan.readers
+    if not np.isin(unrolls.arrays["reader"][unrolls.ready()], range(readers)).all():
+        problems.append(f"slots for readers {unrolls.arrays['reader']}, of which there are {readers}")
     if filled.max() < 3 or ((filled == 0) & (filled.sum(axis=1) > 10)[:, None]).any():
         problems.append(f"slots that are hardly ever filled: {filled.tolist()}")
     return problems

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -270,6 +271,61 @@ def test_gradient_is_the_slope_of_the_loss_with_returns_and_advantages_held(opti
         slope[i] = (above - below) / (2 * step)
     assert np.count_nonzero(np.abs(slope) > 1e-3) > 30
     np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4 * np.abs(slope).max())
+
+
+def build(outputs: int) -> nn.Module:
+    """A user's own network."""
+    return nn.Sequential([nn.Dense(6), nn.tanh, nn.Dense(outputs)])
+
+
+OWN = f"{__name__}:build"
+OTHER_NETWORKS = {
+    "separate": NetworkOptions("mlp", (4,), separate=True),
+    "own": NetworkOptions(module=OWN),
+    "own, separate": NetworkOptions(module=OWN, separate=True),
+}
+
+
+@pytest.mark.parametrize("network", OTHER_NETWORKS.values(), ids=OTHER_NETWORKS.keys())
+def test_other_networks_have_the_gradient_of_the_same_loss(network: NetworkOptions) -> None:
+    agent, batch = agent_of(IMPALA, network), make_batch()
+    θ, module = weights_of(agent), build_policy_network(network, SPEC.observation, ACTIONS)
+
+    def said(θ: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        outputs = module.apply({"params": agent.layout.unravel(θ)}, batch.observation.reshape(-1, 3))
+        outputs = jnp.asarray(outputs).reshape(ROWS + 1, -1, ACTIONS + 1)
+        log_π = jax.nn.log_softmax(jnp.where(batch.mask, outputs[..., :-1], -1e9))[:-1]  # type: ignore[arg-type]
+        entropy = -jnp.sum(jnp.where(batch.mask[:-1], jnp.exp(log_π) * log_π, 0.0), axis=-1)  # type: ignore[index]
+        return jnp.take_along_axis(log_π, batch.action[:-1, :, None], axis=-1)[..., 0], entropy, outputs[..., -1]
+
+    log_prob, _, V = map(np.asarray, said(θ))
+    held = twin_targets(IMPALA, batch, V, np.exp(log_prob - batch.log_prob[:-1]))
+    rows, columns = (jnp.array(axis) for axis in zip(*held, strict=True))
+    v, A = (jnp.array(found, jnp.float32) for found in zip(*held.values(), strict=True))
+
+    def loss(θ: jax.Array) -> jax.Array:
+        log_prob, entropy, V = (found[rows, columns] for found in said(θ))
+        return jnp.sum(-log_prob * A + IMPALA.value_weight * 0.5 * (V - v) ** 2 - batch.entropy * entropy)
+
+    gradient, learned = agent.gradient(θ, None, batch, None)
+    np.testing.assert_allclose(learned.loss, loss(θ), rtol=1e-4)
+    want = np.asarray(jax.grad(loss)(θ))
+    np.testing.assert_allclose(gradient, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+
+
+def test_separate_networks_share_no_layer() -> None:
+    """What the value's loss weighs changes nothing for the policy, and nothing but the policy's loss moves it."""
+    network, batch = OTHER_NETWORKS["separate"], make_batch()
+    agents = [agent_of(replace(IMPALA, value_weight=weight), network) for weight in (0.0, 1.0)]
+    without, beside = (
+        agent.layout.unravel(agent.gradient(weights_of(agent), None, batch, None)[0]) for agent in agents
+    )
+    assert set(without) == {"policy", "value"}
+    assert not any(np.any(leaf) for leaf in jax.tree_util.tree_leaves(without["value"]))
+    assert all(np.any(leaf) for leaf in jax.tree_util.tree_leaves(beside["value"]))
+    for one, other in zip(*(jax.tree_util.tree_leaves(tree["policy"]) for tree in (without, beside)), strict=True):
+        assert np.any(one)
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("options", [IMPALA, APPO], ids=["impala", "appo"])

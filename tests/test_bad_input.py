@@ -220,12 +220,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "--envs-per-actor 3 can't be cut into --company.groups 2 equal groups",
         ),
         (
-            "train CartPole-v1 --topology impala --agent.batch-unrolls 40",
-            "--agent.batch-unrolls 40 is more than the 32 unrolls that a learner's actors can finish",
+            "train CartPole-v1 --topology ga3c --actors 1 --company.trainers 3 --agent.batch-unrolls 16",
+            "--agent.batch-unrolls 16 is more than the 0 unrolls that agents can finish for each of 3 trainers",
         ),
         (
-            "train CartPole-v1 --topology impala --actors 3 --company.learners 2 --agent.batch-unrolls 24",
-            "--agent.batch-unrolls 24 is more than the 16 unrolls that a learner's actors can finish",
+            "train CartPole-v1 --topology ga3c --engine inline --company.adjust-from 1 1 1",
+            "--company.adjust-from goes by the clock: take --engine processes",
         ),
         (
             "train CartPole-v1 --topology ga3c --company.adjust-from 1 1",

@@ -92,6 +92,10 @@ def test_ga3c_survives_faults_of_every_role(tmp_path: Path) -> None:
         Fault("predictor", "crash", 0.3, rank=1),
         Fault("adjuster", "kill", 0.1),
         Fault("agent", "exception", 0.2),
+        Fault("predictor", "exception", 0.2),
+        Fault("trainer", "exception", 0.1),
+        Fault("adjuster", "exception", 0.1),
+        Fault("trainer", "stop", 0.2),
     ]
     check(run_faults("ga3c", faults, tmp_path))
 
@@ -113,13 +117,22 @@ def test_learners_that_average_begin_together_after_faults_of_one(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["seed_rl", "seed_rl-dqn"])
 def test_central_inference_and_what_it_remembers_survive_faults(name: str, tmp_path: Path) -> None:
-    faults = [Fault("inference", "kill", 0.3), Fault("actor", "kill", 0.2, rank=1), Fault("learner", "kill", 0.2)]
+    faults = [
+        Fault("inference", "kill", 0.3),
+        Fault("actor", "kill", 0.2, rank=1),
+        Fault("learner", "kill", 0.2),
+        Fault("inference", "exception", 0.2),
+        Fault("learner", "exception", 0.1),
+        Fault("inference", "stop", 0.1),
+    ]
     check(run_faults(name, faults, tmp_path))
 
 
 def test_groups_of_environments_survive_faults_of_those_who_answer_and_play(tmp_path: Path) -> None:
     faults = [
         Fault("policy_worker", "kill", 0.3),
+        Fault("policy_worker", "exception", 0.2),
+        Fault("rollout_worker", "kill", 0.2),
         Fault("rollout_worker", "exception", 0.2, rank=1),
         Fault("rollout_worker", "stop", 0.1),
         Fault("learner", "kill", 0.3),

@@ -27,7 +27,7 @@ from repertory.engines.boards import Board, Requests
 from repertory.experience.environments import make
 from repertory.experience.unrolls import Unrolls, UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.adjuster import CLEARLY, PATH, Adjuster
+from repertory.roles.adjuster import CLEARLY, PATH, Adjuster, judgements
 from repertory.roles.answers import Answer, Drawn, Question, log_probabilities
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import lesson
@@ -200,9 +200,11 @@ def test_a_server_waits_for_company_but_not_for_ever() -> None:
     ask(1)
     assert server.step()
     assert [policy.poll() is not None for policy in policies[:2]] == [True, True]
-    server.patience_s = 0.0
+    server.patience = 3
     ask(2)
-    assert server.step()
+    for glance in range(4):
+        assert policies[2].poll() is None, glance
+        assert server.step()
     assert policies[2].poll() is not None
 
 
@@ -624,6 +626,19 @@ class Company:
     def path(self) -> list[tuple[tuple[int, ...], float, bool]]:
         rows = self.arrays["path"][: int(self.arrays["count"][0])]
         return [(tuple(int(x) for x in row[1:4]), float(row[4]), bool(row[5])) for row in rows]
+
+
+def test_every_judgement_is_told_once_and_those_that_were_overwritten_are_not() -> None:
+    arrays = allocated(Adjuster.fields())
+    arrays["path"][0], arrays["count"][0] = (100.0, 1, 1, 2, 38.26, 1), 1
+    assert judgements(arrays, 0) == ["adjuster: predictors 1, trainers 1, agents 2: 38.3 trainings a second, kept"]
+    arrays["path"][1], arrays["count"][0] = (110.0, 1, 2, 2, 30.0, 0), 2
+    assert judgements(arrays, 1) == [
+        "adjuster: predictors 1, trainers 2, agents 2: 30.0 trainings a second, taken back"
+    ]
+    assert judgements(arrays, 2) == []
+    arrays["path"][:], arrays["count"][0] = (0.0, 1, 1, 1, 5.0, 1), 2 * PATH + 3
+    assert len(judgements(arrays, 5)) == PATH
 
 
 def peak(best: Sequence[int]) -> Callable[[Sequence[int]], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ COMPANIES: dict[str, tuple[str, Wishes]] = {
     "impala-lstm": ("impala", LSTM),
     "impala-2-learners": ("impala", {"company": {"learners": 2}}),
     "impala-2-learners-lstm": ("impala", {"company": {"learners": 2}, **LSTM}),
+    "impala-own-lstm": ("impala", {"network": {"module": "test_actor_critic:build", "core": 4}}),
     "seed_rl": ("seed_rl", {}),
     "seed_rl-lstm": ("seed_rl", LSTM),
     "seed_rl-dqn": ("seed_rl", {"of": "dqn"}),
@@ -162,7 +164,7 @@ def test_no_slot_is_lost_and_every_step_is_accounted_for(name: str) -> None:
 
 def test_slot_that_waits_keeps_its_writer_from_no_other() -> None:
     """Where unrolls are divided among several, a later one may be freed first."""
-    with closed_after(company("impala", {"queue": 2}, actors=1)) as rehearsal:
+    with closed_after(company("impala", {"queue": 2}, {"batch_unrolls": 2}, actors=1)) as rehearsal:
         (actor,), unrolls = turns(rehearsal)["actor 0"], rehearsal.stage.unrolls
         while actor.step():
             pass
@@ -188,6 +190,36 @@ def test_numbers_at_work_may_change_at_any_time_and_nobody_waits_for_ever(seed: 
         play(rehearsal, watch=watch)
         at_work[:] = 2
         assert all(trainer.page.row["gradients"] > 5 for trainer in roles(rehearsal, HogwildWorker))
+
+
+@pytest.mark.parametrize(("batch", "queue"), [(4, 2), (6, 1), (8, 1)])
+def test_whatever_numbers_are_at_work_everybody_goes_on(batch: int, queue: int) -> None:
+    """Also if they stay: batches take 2, 3 and 4 slots here, and an agent has 3, 3 and 4."""
+    options = {"predictors": 3, "trainers": 3, "queue": queue}
+    with closed_after(company("ga3c", options, {"batch_unrolls": batch}, actors=3, env_steps=10**6)) as rehearsal:
+        at_work, counters = rehearsal.stage.at_work, rehearsal.counters
+        for numbers in itertools.product((1, 2, 3), repeat=3):
+            at_work[:] = numbers
+            updates = counters.updates
+            play(rehearsal, counters.env_steps + 60 * batch)
+            check_slots(rehearsal)
+            assert counters.updates > updates, numbers
+
+
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    [("impala", {}), ("impala", {"learners": 2}), ("seed_rl", {}), ("sample_factory", {"groups": 2})],
+)
+@pytest.mark.parametrize("batch", [2, 6, 8, 20])
+def test_actors_play_while_a_batch_is_learned_from(topology: str, options: Wishes, batch: int) -> None:
+    """However much it takes of what they play: here all others stand still until nobody can go on."""
+    with closed_after(company(topology, options, {"batch_unrolls": batch}, actors=2)) as rehearsal:
+        others = [role for name, acting in turns(rehearsal).items() if "learner" not in name for role in acting]
+        while sum(role.step() for role in others):
+            pass
+        unrolls, plan = rehearsal.stage.unrolls, rehearsal.plan
+        for reader in range(plan.readers):
+            assert len(unrolls.ready(reader)) >= plan.batch_slots + plan.writers // plan.readers
 
 
 @pytest.mark.parametrize("unroll", [4, 5])
@@ -374,7 +406,7 @@ def test_thread_that_starts_again_drops_what_was_played_with_weights_that_are_go
 
 
 def test_half_unroll_of_an_actor_that_starts_again_is_dropped_and_counted_once() -> None:
-    with closed_after(company("impala", actors=1)) as rehearsal:
+    with closed_after(company("impala", actors=1, agent={"batch_unrolls": 2})) as rehearsal:
         stage = rehearsal.stage
         (actor,) = turns(rehearsal)["actor 0"]
         for _ in range(7):  # one is whole, of the next there are two steps
@@ -406,12 +438,13 @@ def test_versions_of_shared_weights_are_counted_where_no_update_is_lost() -> Non
 
 def test_numbers_that_were_found_are_kept_by_a_checkpoint() -> None:
     options = {"predictors": 2, "trainers": 2, "adjust_from": (1, 1, 1)}
-    with closed_after(company("ga3c", options, env_steps=600)) as rehearsal:
+    wishes: Wishes = {"env_steps": 600, "engine": "processes"}  # which alone may adjust
+    with closed_after(company("ga3c", options, **wishes)) as rehearsal:
         assert rehearsal.stage.at_work.tolist() == [1, 1, 1]
         rehearsal.stage.arrays["adjust/kept"][:] = (2, 1, 2)
         rehearsal.stage.at_work[:] = (2, 2, 2)  # on trial
         state = rehearsal.settle()
-    resumed = company("ga3c", options, env_steps=600, begin=False)
+    resumed = company("ga3c", options, begin=False, **wishes)
     resumed.load_state(state)
     assert resumed.stage.at_work.tolist() == [2, 1, 2]
 

@@ -172,7 +172,7 @@ class Casting:
         def reader() -> int:
             if plan.topology.has("thread"):
                 return rank
-            return (index + int(own.sum())) % int(at_work[1]) if trains else index % plan.readers
+            return (index + int(own.sum())) % stage.trainers_at_work() if trains else index % plan.readers
 
         writer = UnrollWriter(
             stage.unrolls,
@@ -322,7 +322,7 @@ class Casting:
             entropy=plan.entropy,
             ring=stage.bell(*PLAYING),
             most_lag=plan.company.max_policy_lag,
-            at_work=lambda: not plan.topology.has("trainer") or reader < stage.at_work[1],
+            at_work=lambda: not plan.topology.has("trainer") or reader < stage.trainers_at_work(),
         )
 
     def _groups(self, member: Member, page: Page) -> list[Role]:

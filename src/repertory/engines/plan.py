@@ -110,8 +110,15 @@ class Plan:
 
     @property
     def slots_per_writer(self) -> int:
-        """One that is being written, and those that wait; a worker that learns alone waits for itself."""
-        return 1 if self.topology.has("thread") else 1 + self.company.queue
+        """A writer's share of a batch, and those that may wait beside it; a worker that learns alone waits for itself.
+
+        So some are free while a batch is learned from. Of GA3C's agents one may be at work alone and fill a batch.
+        """
+        if self.topology.has("thread"):
+            return 1
+        if self.topology.has("trainer"):
+            return max(1 + self.company.queue, self.batch_slots)
+        return -(-self.batch_slots // (self.writers // self.readers)) + self.company.queue
 
     @property
     def steps_per_update(self) -> float:

@@ -16,6 +16,7 @@ from repertory.engines.plan import Plan
 from repertory.engines.shared_memory import Bell, Block
 from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Stage
 from repertory.engines.supervisor import Supervisor
+from repertory.roles.adjuster import judgements
 from repertory.roles.ledger import Page
 
 TICK_S = 0.02
@@ -37,7 +38,7 @@ class ProcessesEngine:
         self.dismissed: Callable[[], bool] = lambda: False
         self.evaluations = Evaluations(self.stage)
         self.supervisor = Supervisor(plan, self.stage, self.block, self.bells, plan.threads)
-        self._told = 0
+        self._told = self._judged = 0
         self._started = False
 
     def _ring(self, members: Sequence[int]) -> None:
@@ -103,10 +104,12 @@ class ProcessesEngine:
         return self.supervisor.restarts
 
     def notes(self) -> list[str]:
-        """What went wrong since the last call."""
+        """What went wrong since the last call, and what GA3C's adjuster found."""
         events = self.supervisor.events[self._told :]
         self._told += len(events)
-        return [event.sentence() + (f"\n{event.trace.rstrip()}" if event.trace else "") for event in events]
+        found = judgements(self.stage.named("adjust"), self._judged) if self.plan.company.adjust_from else []
+        self._judged += len(found)
+        return [event.sentence() + (f"\n{event.trace.rstrip()}" if event.trace else "") for event in events] + found
 
     def settle(self) -> dict[str, Any]:
         """Pause everybody, and return everything a checkpoint needs; `start` lets them go on.

@@ -214,6 +214,11 @@ class Stage:
             return self.arrays["adjust/active"]
         return np.array([self.plan.servers, self.plan.readers, self.plan.actors])
 
+    def trainers_at_work(self) -> int:
+        """Those among whom agents divide their unrolls: no more than all slots of those at work can give a batch."""
+        _, trainers, agents = self.at_work.tolist()
+        return max(1, min(trainers, agents * self.plan.slots_per_writer // self.plan.batch_slots))
+
     def replay(self, rank: int | None = None, n_step: int | None = None) -> Replay:
         """A reader of all lanes, or of one actor's."""
         plan = self.plan

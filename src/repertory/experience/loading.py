@@ -84,7 +84,8 @@ class Source:
         if isinstance(error, TypeError) and unknown:
             option = unknown[1]
             if option in options:
-                return UserError(f"{self.name} has no option {option!r}{nearest(option, {*self._parameters(), CLIPPING})}")
+                known = {*self._parameters(), CLIPPING}
+                return UserError(f"{self.name} has no option {option!r}{nearest(option, known)}")
             if option == "render_mode":
                 return UserError(f"{self.name} cannot be rendered: it takes no render_mode")
         return EnvironmentFailure(f"{who} could not be built: {self.name} {raised(error)}")

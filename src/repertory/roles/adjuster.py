@@ -27,6 +27,17 @@ CLEARLY = 1.1
 """A change that brings so many times the trainings is kept at once; a smaller gain has to be seen twice."""
 
 
+def judgements(arrays: Mapping[str, NDArray[Any]], since: int) -> list[str]:
+    """What came of the numbers at work, from the `since`-th period on; a sentence each."""
+    count = int(arrays["count"][0])
+    rows = arrays["path"][np.arange(max(since, count - PATH), count) % PATH].tolist()
+    return [
+        f"adjuster: predictors {predictors:.0f}, trainers {trainers:.0f}, agents {agents:.0f}: "
+        f"{rate:.1f} trainings a second, {'kept' if kept else 'taken back'}"
+        for _, predictors, trainers, agents, rate, kept in rows
+    ]
+
+
 class Adjuster:
     """Climbs over the numbers at work, and never keeps a step down.
 

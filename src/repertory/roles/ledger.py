@@ -129,8 +129,11 @@ class Page:
         self.row["episodes"] += 1
 
     def lag(self, lags: NDArray[np.int64]) -> None:
-        """How many updates old the policy was that acted, for each sample of a batch."""
-        self._remember("lag", lags)
+        """How many updates old the policy was that acted, for each sample of a batch.
+
+        A learner that was started again counts on from what it had put away: it may have less than those who acted.
+        """
+        self._remember("lag", np.maximum(lags, 0))
 
     def age(self, ages: NDArray[np.int64]) -> None:
         """How many updates old the weights were that gradients were computed with."""

@@ -228,6 +228,8 @@ def _check_numbers(options: RunOptions) -> None:
                 "--company.adjust-from takes predictors, trainers and agents to start with, each from 1 to how many "
                 f"there are {most}, and is for --topology ga3c; it is {company.adjust_from}"
             )
+        if options.engine == "inline":
+            raise UserError("--company.adjust-from goes by the clock: take --engine processes, inline runs repeat")
     if company.learners > 1 and (options.topology != "impala" or options.actors * company.groups < company.learners):
         raise UserError(
             f"--company.learners {company.learners} needs --topology impala and at least as many actors, "

@@ -4,7 +4,7 @@
       config.json     the configuration, and what it ran with: versions, command line, git commit, start time
       git.diff        changes not committed, if it was started in a git checkout; git1.diff those of a resume
       metrics.jsonl   tensorboard/   checkpoints/   result.json
-      events.jsonl    what went wrong while it ran: who failed, how, and with which traceback
+      events.jsonl    who failed while it ran, how, and with which traceback; what GA3C's adjuster tried
 
 JSON files are written beside their place and renamed, so they are whole or not there.
 """
@@ -70,7 +70,7 @@ class RunDirectory:
         raise UserError(f"there is no run {str(path)!r}{known}")
 
     def add_event(self, text: str, env_steps: int) -> None:
-        """Add to the list of what went wrong; a full disk is no reason to stop."""
+        """Add to the list of what happened; a full disk is no reason to stop."""
         line = json.dumps({"time": round(time.time(), 3), "env_steps": env_steps, "event": text})
         with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
             file.write(line + "\n")

@@ -94,22 +94,18 @@ def _check_pacing(plan: Plan) -> None:
 
 
 def _check_unrolls(plan: Plan) -> None:
-    """Learners that wait for more unrolls than can ever be finished would wait for ever."""
+    """Trainers that wait for more unrolls than can ever be finished would wait for ever."""
     company, each = plan.company, plan.critic.batch_unrolls
     if plan.envs_per_actor % company.groups:
         raise UserError(
             f"--envs-per-actor {plan.envs_per_actor} can't be cut into --company.groups {company.groups} equal groups"
         )
-    if plan.topology.has("thread"):
-        return
     slots = plan.writers * plan.slots_per_writer // plan.readers
-    if plan.topology.has("learner"):  # each has actors of its own, and some have fewer
-        slots = plan.writers // plan.readers * plan.slots_per_writer
-    if plan.batch_slots > slots:
+    if plan.topology.has("trainer") and plan.batch_slots > slots:
         raise UserError(
-            f"--agent.batch-unrolls {each} is more than the {slots * plan.envs_per_group} unrolls that a learner's "
-            "actors can finish before they wait for it; lower it, or raise --company.queue, --actors or "
-            "--envs-per-actor"
+            f"--agent.batch-unrolls {each} is more than the {slots * plan.envs_per_group} unrolls that agents can "
+            f"finish for each of {plan.readers} trainers before they wait; lower one of the two, or raise "
+            "--company.queue, --actors or --envs-per-actor"
         )
 
 

@@ -54,7 +54,8 @@ class CompanyOptions:
     scale_learning_rate: bool = False
     """All-reduce: multiply the learning rate by the number of ranks."""
     queue: int = 1
-    """Finished unrolls of each group of environments that may wait for a learner; then it stops playing."""
+    """Unrolls of each group of environments that may be played and wait beside its share of the batch that is learned
+    from; then it stops playing."""
     groups: int = 1
     """Groups that each actor's environments are cut into: one is stepped while the others wait for actions."""
     learners: int = 1
