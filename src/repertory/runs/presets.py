@@ -55,6 +55,7 @@ _CARTPOLE_CRITIC: Mapping[str, Any] = {
         "optimizer": "adam",
         "optimizer_epsilon": 1e-5,
         "max_gradient_norm": 1.0,
+        "normalize_advantage": False,
     },
 }
 _APPO = {"agent": {"ratio_clip": 0.2, "epochs": 2, "minibatches": 2, "entropy": 0.01}}
@@ -70,7 +71,7 @@ _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
         "company": {"target_steps": 500},
     },
     "ga3c a3c": {
-        "agent": {"learning_rate": 5e-4, "learning_rate_steps": 600_000, "entropy": 0.02, "probability_floor": 1e-6},
+        "agent": {"learning_rate": 5e-4, "learning_rate_steps": 600_000, "entropy": 0.02},
         "company": {"queue": 1},
     },
     **{f"{topology} appo": _APPO for topology in ("impala", "seed_rl", "sample_factory")},
@@ -123,6 +124,7 @@ PRESETS = (
                 "optimizer": "adam",
                 "optimizer_epsilon": 1e-5,
                 "max_gradient_norm": 1.0,
+                "normalize_advantage": False,
             },
         },
     ),
@@ -240,6 +242,7 @@ PRESETS = (
                 "optimizer": "adam",
                 "optimizer_epsilon": 1e-5,
                 "max_gradient_norm": 1.0,
+                "normalize_advantage": False,
             },
         },
     ),
@@ -313,6 +316,7 @@ AGENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "batch_unrolls": 32,
         "correction": "vtrace",
         "ratio_clip": 0.1,
+        "normalize_advantage": True,
         "entropy": 0.003,
         "max_gradient_norm": 4.0,
         "learning_rate": 1e-4,

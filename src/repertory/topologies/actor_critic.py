@@ -40,7 +40,12 @@ GA3C = Topology(
     ),
     engines=ENGINES,
     agents=("a3c", "impala"),
-    defaults={"engine": "processes", "actors": 2, "company": {"queue": 2}},
+    defaults={
+        "engine": "processes",
+        "actors": 2,
+        "agent": {"probability_floor": 1e-6, "max_gradient_norm": 0.0},
+        "company": {"queue": 2},
+    },
 )
 
 IMPALA = Topology(
