@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -28,6 +28,7 @@ from repertory.agents.actor_critic import (
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout
 from repertory.agents.networks import NetworkOptions, build_policy_network
 from repertory.agents.q_learning import SLICE
+from repertory.agents.q_learning import legal as only_legal
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 ROWS, ACTIONS, GAMMA = 5, 4, 0.9
@@ -342,6 +343,26 @@ def test_without_lag_the_gradient_is_the_on_policy_one(options: ActorCriticOptio
     assert same.loss == old.loss
     found, _ = agent_of(options).gradient(θ, None, batch, None)
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("options", [IMPALA, APPO], ids=["impala", "appo"])
+def test_where_ratios_are_exactly_one_so_is_the_gradient(options: ActorCriticOptions) -> None:
+    """To the bit: operation by operation, both take the same logarithms of the same probabilities."""
+    layout, batch = agent_of(A3C).layout, make_batch()
+    model = Model(build_policy_network(TINY, SPEC.observation, ACTIONS), ACTIONS, 0)
+    tree = layout.unravel(weights_of(agent_of(A3C)))
+    with jax.disable_jit():
+        _, outputs = model.through_time(tree, model.features(tree, batch.observation), batch.core, batch.first)
+        log_π = jax.nn.log_softmax(only_legal(outputs[..., :-1], batch.mask))
+        log_prob = np.take_along_axis(np.asarray(log_π), batch.action[..., None], axis=-1)[..., 0]
+        batch = batch._replace(log_prob=log_prob)
+        want, found = (layout.ravel(jax.grad(partial(loss_at, which, model, batch))(tree)) for which in (A3C, options))
+    assert np.any(want)
+    np.testing.assert_array_equal(found, want)
+
+
+def loss_at(options: ActorCriticOptions, model: Model, batch: Rollout, tree: Any) -> jax.Array:
+    return rollout_loss(options, model, tree, model.features(tree, batch.observation), batch)[0]
 
 
 # Rows without a step.
