@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from repertory.engines.boards import Board, Requests
 from repertory.experience.environments import make
 from repertory.experience.unrolls import Unrolls, UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.adjuster import CLEARLY, PATH, Adjuster, judgements
+from repertory.roles.adjuster import CLEARLY, LONGEST_REST, PATH, SHORTEST_REST, Adjuster, judgements
 from repertory.roles.answers import Answer, Drawn, Question, log_probabilities
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import lesson
@@ -744,10 +745,41 @@ def test_after_a_fall_the_old_numbers_are_measured_anew_before_the_next_change()
     path = company.path()
     for (numbers, _, kept), (after, _, stays) in itertools.pairwise(path):
         assert kept == (numbers == (2, 2, 2))
-        if not kept:
-            assert (after, stays) == ((2, 2, 2), True)
-        else:
-            assert after != numbers
+        assert kept or (after, stays) == ((2, 2, 2), True)
+
+
+def test_when_no_change_was_any_good_it_rests_twice_as_long_each_time() -> None:
+    company = Company(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
+    company.run(1_500)
+    rests = [len(list(of)) - 1 for still, of in itertools.groupby(company.path(), key=lambda row: row[2]) if still]
+    assert [rest for rest in rests if rest][:5] == [2, 4, 8, 16, 16]
+    assert rests[:7] == [0, 0, 0, 0, 0, 0, 2], "a period to measure between two trials"
+
+
+def test_a_better_place_is_found_after_a_rest_and_ends_it() -> None:
+    company = Company(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
+    company.run(1_500)
+    assert company.adjuster.state()["rest"] == LONGEST_REST
+    company.rate = peak((3, 2, 2))
+    company.run(400)
+    assert (3, 2, 2) in [numbers for numbers, _, kept in company.path() if kept]
+    company.rate = peak((1, 1, 3))
+    company.run(1_500)
+    assert [numbers for numbers, _, kept in company.path() if kept][-1] == (1, 1, 3)
+
+
+def test_a_resumed_adjuster_rests_on_and_does_not_try_again_what_was_in_vain() -> None:
+    company = Company(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
+    for seconds in (60, 60, 60):  # each ends in the midst of a trial, or of the rest
+        company.run(seconds)
+        state = json.loads(json.dumps(company.adjuster.state()))
+        company.start()
+        company.adjuster.load_state(state)
+    tried = [numbers for numbers, _, kept in company.path() if not kept]
+    assert len(set(tried)) == len(tried) == 6
+    assert company.adjuster.state()["rest"] == 2 * SHORTEST_REST
+    company.start()
+    company.adjuster.load_state({})
 
 
 def test_the_time_right_after_a_change_does_not_count() -> None:

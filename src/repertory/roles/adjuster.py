@@ -25,6 +25,8 @@ LARGEST = 8
 """The most that a number is changed by at once."""
 CLEARLY = 1.1
 """A change that brings so many times the trainings is kept at once; a smaller gain has to be seen twice."""
+SHORTEST_REST, LONGEST_REST = 2, 16
+"""Periods without a trial when no change was any good, at first and at most."""
 
 
 def judgements(arrays: Mapping[str, NDArray[Any]], since: int) -> list[str]:
@@ -45,6 +47,8 @@ class Adjuster:
     were not tried since. The rate to beat is that of the numbers in force, measured anew whenever they stay, so that a
     lucky measurement does not hold everything back. A small gain may be luck as well: the old numbers are measured
     anew, and the same change has to do it again; else the numbers would drift wherever it makes little difference.
+
+    Trials of what is worse cost trainings. When all were tried in vain it rests, each time twice as long.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Adjuster:
         self._move, self._size = (0, 1), 1
         self._tried: set[tuple[int, int]] = set()
         self._doubtful = False
+        self._rest, self._resting = SHORTEST_REST, 0
         self._began: float | None = None
         self._from: tuple[float, int] | None = None
 
@@ -98,11 +103,16 @@ class Adjuster:
         self._note(rate, kept)
         if not changed:
             self._rate = (self._rate + rate) / 2 if self._rate else rate
-            self._try() if self._doubtful else self._change(again=False)
+            if self._doubtful:
+                self._try()
+            elif self._resting:
+                self._resting -= 1
+            else:
+                self._change(again=False)
         elif kept:
             which, step = self._move
             self._kept[:] = self.active
-            self._rate, self._tried, self._doubtful = rate, {(which, -step)}, False
+            self._rate, self._tried, self._doubtful, self._rest = rate, {(which, -step)}, False, SHORTEST_REST
             self._change(again=True)
         else:
             self._doubtful = gained
@@ -121,8 +131,10 @@ class Adjuster:
             self._size = min(2 * self._size, LARGEST)
         else:
             fresh = [move for move in moves if move not in self._tried]
-            self._tried = self._tried if fresh else set()
-            fresh = fresh or moves
+            if not fresh:
+                self._tried = set()
+                self._resting, self._rest = self._rest - 1, min(2 * self._rest, LONGEST_REST)
+                return
             self._move, self._size = fresh[int(self.rng.integers(len(fresh)))], 1
         self._try()
 
@@ -141,11 +153,13 @@ class Adjuster:
         self._began = self._from = None
 
     def state(self) -> dict[str, Any]:
-        """Nothing: it measures anew."""
-        return {}
+        """What was tried in vain, and for how long to rest; rates are measured anew."""
+        return {"tried": sorted(self._tried), "rest": self._rest, "resting": self._resting}
 
     def load_state(self, state: Any) -> None:
-        """Nothing to take over."""
+        """Go on there; checkpoints of before have nothing of it."""
+        self._tried = {(which, step) for which, step in state.get("tried", ())}
+        self._rest, self._resting = state.get("rest", SHORTEST_REST), state.get("resting", 0)
 
     def close(self) -> None:
         """Nothing to free."""
