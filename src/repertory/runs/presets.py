@@ -112,13 +112,13 @@ PRESETS = (
     ),
     Preset(
         "repertory/TMaze",
-        "1.0 at 200,000 env steps with --topology impala --network.core 32",
+        "1.0 on each of seeds 0 to 7 at 300,000 env steps with --topology impala --network.core 32",
         {"env_steps": 300_000, "envs_per_actor": 16, "eval_every": 20_000, "checkpoint_every": 100_000},
         critic={
             "agent": {
                 "unroll": 20,
                 "batch_unrolls": 16,
-                "learning_rate": 1e-3,
+                "learning_rate": 3e-3,
                 "learning_rate_steps": 300_000,
                 "reduction": "mean",
                 "optimizer": "adam",
