@@ -207,7 +207,7 @@ PRESETS = (
     ),
     Preset(
         "MinAtar/",
-        "Breakout: 13.5 at 1,000,000 env steps, mean of 2 seeds; 14.2 to 19.9 by unrolls at 2,000,000; no other game",
+        "Breakout: 13.5 at 1,000,000 env steps, mean of 2 seeds; 13.6 to 21.4 by unrolls at 2,000,000; no other game",
         {
             "env_steps": 1_000_000,
             "envs_per_actor": 8,
