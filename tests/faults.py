@@ -490,7 +490,7 @@ def census_problems(stage: Stage) -> list[str]:
         problems.append(f"slots were filled {filled.tolist()} and freed {freed.tolist()} times")
     if (ready.sum(axis=1) + writing > plan.slots_per_writer).any():
         problems.append(f"{ready.sum(axis=1)} slots of each writer are ready, and {writing} being written")
-    if sum(census) != plan.writers * plan.slots_per_writer or min(census) < 0:
+    if unrolls.count != plan.writers * plan.slots_per_writer or min(census) < 0:
         problems.append(f"{census} of {plan.writers} x {plan.slots_per_writer} slots")
     if (unrolls.arrays["progress"] > 1 + unrolls.rows).any():
         problems.append(f"rows beyond the last: {unrolls.arrays['progress']}")

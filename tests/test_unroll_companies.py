@@ -41,6 +41,7 @@ COMPANIES: dict[str, tuple[str, Wishes]] = {
     "impala-own-lstm": ("impala", {"network": {"module": "test_actor_critic:build", "core": 4}}),
     "seed_rl": ("seed_rl", {}),
     "seed_rl-lstm": ("seed_rl", LSTM),
+    "seed_rl-patient": ("seed_rl", {"company": {"inference_least": 2}}),
     "seed_rl-dqn": ("seed_rl", {"of": "dqn"}),
     "sample_factory": ("sample_factory", {"company": {"groups": 2}, "agent": {"epochs": 2, "minibatches": 2}}),
     "sample_factory-lstm": ("sample_factory", {"company": {"groups": 2, "policy_workers": 2}, **LSTM}),

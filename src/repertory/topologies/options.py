@@ -69,7 +69,7 @@ class CompanyOptions:
     inference_least: int = 1
     """Groups of environments that a server waits for before it answers, up to `inference_patience_s`."""
     inference_patience_s: float = 0.005
-    """Seconds that a server waits for more questions."""
+    """Seconds that a server waits for more questions, about: it counts how often it looked."""
     max_policy_lag: int = 0
     """Learners of unrolls drop those whose weights are more updates old; 0 = none."""
     adjust_from: tuple[int, ...] = ()
