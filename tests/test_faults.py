@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import psutil
 import pytest
 
 import repertory
+from companies import company, play, turns
 from fault_environments import Control
-from faults import ENVIRONMENT, Fault, Outcome, Saboteur, lane_problems, run_faults, slot_problems
+from faults import ENVIRONMENT, Fault, Outcome, lane_problems, run_faults, slot_problems
 from repertory.engines.supervisor import CompanyFailed
 from repertory.experience.lanes import FINAL, TERMINATED, Lanes
 from repertory.experience.priorities import PriorityTree
@@ -199,56 +201,54 @@ def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: 
     assert not [member for server in servers for member in server.children()]
 
 
-def stage_of(name: str, place: Path, **changes: Any) -> Any:
-    """What a run without faults leaves behind."""
-    found: list[Any] = []
-
-    class Keeping(Saboteur):
-        def check(self) -> None:
-            found[:] = [self.engine.stage]
-            super().check()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("faults.Saboteur", Keeping)
-        check(run_faults(name, [], place, **changes))
-    return found[0]
-
-
-def test_fault_checks_see_a_stitched_episode(tmp_path: Path) -> None:
+def test_fault_checks_see_a_stitched_episode() -> None:
     """The walk along the lanes must be able to fail: two episodes joined, an age skipped, a lost end."""
-    stage = stage_of("collectors", tmp_path)
-    lanes = stage.lanes
-    assert lane_problems(stage, 0) == []
-    before = {name: array.copy() for name, array in lanes.arrays.items()}
-    at = 300 + int(np.argmax(lanes.flags[0, 300:] == 0))
-    spoils = {"observation": lanes.observation[1, 7], "age": 77, "flags": 4, "action": 1 - lanes.action[0, at]}
-    for name, value in spoils.items():
-        lanes.arrays[name][0, at] = value
-        assert lane_problems(stage, 0) != [], name
-        lanes.arrays[name][...] = before[name]
+    with closing(company("collectors")) as rehearsal:
+        play(rehearsal, 700)
+        stage, lanes = rehearsal.stage, rehearsal.stage.lanes
+        assert lane_problems(stage, 0) == []
+        before = {name: array.copy() for name, array in lanes.arrays.items()}
+        at = (0, 30 + int(np.argmax(lanes.flags[0, 30:] == 0)))
+        assert at[1] + 1 < lanes.head[0]
+        spoils: dict[str, Any] = {
+            "observation": lanes.observation[1, 7],
+            "age": lanes.age[at] + 1,
+            "flags": FINAL,
+            "action": 1 - lanes.action[at],
+        }
+        for name, value in spoils.items():
+            lanes.arrays[name][at] = value
+            assert lane_problems(stage, 0) != [], name
+            lanes.arrays[name][...] = before[name]
+        assert lane_problems(stage, 0) == []
 
 
-def test_fault_checks_see_a_stitched_unroll(tmp_path: Path) -> None:
-    """The same for slots; this learner waits for more than the actors have finished at the end, so some are ready."""
-    stage = stage_of("impala", tmp_path, agent={"unroll": 40, "batch_unrolls": 4})
-    arrays, slot = stage.unrolls.arrays, int(stage.unrolls.ready()[0])
-    assert slot_problems(stage, slot) == []
-    flags = arrays["flags"][slot, :, 0]
-    end = int(np.argmax(flags == TERMINATED))
-    assert flags[end : end + 2].tolist() == [TERMINATED, FINAL]
-    far = arrays["observation"][slot, end, 0] + 1
-    inner, over = (slot, end - 1, 0), (slot, end, 0)
-    spoils: list[tuple[str, tuple[int, int, int], Any]] = [
-        ("observation", inner, far), ("age", inner, 77), ("flags", inner, FINAL), ("flags", inner, TERMINATED),
-        ("flags", over, 0), ("flags", (slot, end + 1, 0), 0), ("reward", inner, 0), ("log_prob", inner, 0.1),
-        ("action", inner, 1 - arrays["action"][inner]), ("age", (slot, end + 2, 0), 5),
-    ]  # fmt: skip
-    for name, at, value in spoils:
-        before = arrays[name][at].copy()
-        arrays[name][at] = value
-        assert slot_problems(stage, slot) != [], (name, at, value)
-        arrays[name][at] = before
-    assert slot_problems(stage, slot) == []
+def test_fault_checks_see_a_stitched_unroll() -> None:
+    """The same for slots; nobody learns, so that the poles fall soon."""
+    with closing(company("impala", actors=1, envs_per_actor=1, agent={"unroll": 40, "batch_unrolls": 2})) as rehearsal:
+        stage, (actor,) = rehearsal.stage, turns(rehearsal)["actor 0"]
+        arrays, slot, end = stage.unrolls.arrays, 0, 0
+        while not 0 < end < 38:  # a step before it, and two behind
+            stage.unrolls.free(stage.unrolls.ready())
+            while not len(stage.unrolls.ready()):
+                actor.step()
+            slot = int(stage.unrolls.ready()[0])
+            assert slot_problems(stage, slot) == []
+            end = int(np.argmax(arrays["flags"][slot, :, 0] == TERMINATED))
+        assert arrays["flags"][slot, end : end + 2, 0].tolist() == [TERMINATED, FINAL]
+        far = arrays["observation"][slot, end, 0] + 1
+        inner, over = (slot, end - 1, 0), (slot, end, 0)
+        spoils: list[tuple[str, tuple[int, int, int], Any]] = [
+            ("observation", inner, far), ("age", inner, arrays["age"][inner] + 1), ("age", (slot, end + 2, 0), 5),
+            ("flags", inner, FINAL), ("flags", inner, TERMINATED), ("flags", over, 0), ("flags", (slot, end + 1, 0), 0),
+            ("reward", inner, 0), ("log_prob", inner, 0.1), ("action", inner, 1 - arrays["action"][inner]),
+        ]  # fmt: skip
+        for name, at, value in spoils:
+            before = arrays[name][at].copy()
+            arrays[name][at] = value
+            assert slot_problems(stage, slot) != [], (name, at, value)
+            arrays[name][at] = before
+        assert slot_problems(stage, slot) == []
 
 
 def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> None:
