@@ -1,7 +1,7 @@
 """Pong from its pixels to a mean of 18 over 20 greedy episodes, on two cores; to `results/pong-learned.json`.
 
     python benchmarks/pong_learned.py                        # trains; Ctrl-C and the same command again go on
-    python benchmarks/pong_learned.py --record runs/pong     # only reads what a run left, and draws it
+    python benchmarks/pong_learned.py --name again --seed 1  # another run, kept and drawn beside those before
 
 Two asynchronous workers, each with a replay of its own, update one network without locks, once for every step that they
 play. Pictures of 44 × 44 and the smaller network of the first DQN: each update costs a fraction of the usual one.
@@ -31,10 +31,11 @@ WORDS = shlex.split(
 )
 
 
-def train(run: Path) -> None:
+def train(run: Path, seed: int) -> None:
     """Begin the run, or go on with it."""
     place = ["--runs-dir", str(run.parent)]
-    typed = ["resume", run.name, *place] if run.exists() else ["train", *WORDS, "--name", run.name, *place]
+    fresh = ["train", *WORDS, "--seed", str(seed), "--name", run.name, *place]
+    typed = ["resume", run.name, *place] if run.exists() else fresh
     code = subprocess.run([sys.executable, "-m", "repertory", *typed], check=False).returncode
     if code:
         sys.exit(code)
@@ -50,22 +51,28 @@ def record(run: Path) -> dict[str, Any]:
     """What the run's own files say."""
     result = json.loads((run / "result.json").read_text())
     kept = ("status", "score", "env_steps", "updates", "seconds", "resumes", "evaluations")
-    return {"command": shlex.join(["repertory", "train", *WORDS]), **{key: result[key] for key in kept}}
+    seed = json.loads((run / "config.json").read_text())["options"]["seed"]
+    return {"name": run.name, "seed": seed, **{key: result[key] for key in kept}}
 
 
 def main() -> None:
-    """Train or read, then keep and draw."""
+    """Train, then keep and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", type=Path, default=None)
+    parser.add_argument("--name", default="pong-learned")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     options = parser.parse_args()
-    run = options.record or Path("runs/pong-learned")
-    if options.record is None and not solved(run):
-        train(run)
-    found = record(run)
-    (HERE / "results/pong-learned.json").write_text(json.dumps(found, indent=1) + "\n")
+    run = options.runs_dir / options.name
+    if not solved(run):
+        train(run, options.seed)
+    place = HERE / "results/pong-learned.json"
+    before: list[dict[str, Any]] = json.loads(place.read_text())["runs"] if place.exists() else []
+    runs = [one for one in before if one["name"] != run.name] + [record(run)]
+    place.write_text(json.dumps({"command": shlex.join(["repertory", "train", *WORDS]), "runs": runs}, indent=1) + "\n")
     figure = HERE.parent / "docs/figures/pong-learned.svg"
-    plot([{"system": "two asynchronous workers", "seed": 0, **found}], "PongNoFrameskip-v4", figure)
-    print(json.dumps({key: value for key, value in found.items() if key != "evaluations"}))
+    curves = [{"system": one["name"], "seed": 0, "evaluations": one["evaluations"]} for one in runs]
+    plot(curves, "PongNoFrameskip-v4", figure)
+    print(json.dumps({key: value for key, value in runs[-1].items() if key != "evaluations"}))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
 """Settings for all tests, made before JAX starts: one thread for compiled programs, as a run has.
 
+Every machine checks properties by the same examples, and no clock judges them.
+
 Files that take long come first, so that no core is left with one of them at the end while the others are idle.
 """
 
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("PJRT_NPROC", "1")
+
+settings.register_profile("repertory", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repertory")
 
 LONG = (
     "test_faults",

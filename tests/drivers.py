@@ -22,7 +22,7 @@ from repertory.runs.directory import RunDirectory
 from repertory.runs.presets import choose_agent
 from repertory.runs.staging import stage
 
-GONE_S = 10.0
+GONE_S = 30.0
 """So long after the driver's end nothing of it may be left."""
 LONG, NICEST = 10**7, 19
 STAGES = ("start-up", "training", "saving", "evaluation", "ending")
@@ -88,7 +88,11 @@ class Driver:
     def yields(self, *each: int) -> bool:
         """Whether its members yield by so much more than the driver, as far as the system has numbers for it."""
         own = int(psutil.Process(self.process.pid).nice())
-        return sorted(int(member.nice()) for member in self.members()) == [min(own + more, NICEST) for more in each]
+        try:
+            found = sorted(int(member.nice()) for member in self.members())
+        except psutil.NoSuchProcess:  # one that was just replaced
+            return False
+        return found == [min(own + more, NICEST) for more in each]
 
     def said(self) -> str:
         """What it printed."""

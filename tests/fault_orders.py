@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import signal
-from typing import Any, NoReturn
+import threading
+from typing import Any
 
-from repertory.engines.host import Kit, perform
+from repertory.engines import host
 
 ORDER = signal.SIGRTMIN + 5
+LAST_WORDS = threading.Event()
+"""Whoever writes down what was raised is left in peace."""
 
 
-def obey(signum: int, frame: Any) -> NoReturn:  # noqa: ARG001
+def obey(signum: int, frame: Any) -> None:  # noqa: ARG001
     """Between two instructions of the main thread."""
-    raise RuntimeError("out of wits")
+    if not LAST_WORDS.is_set():
+        raise RuntimeError("out of wits")
 
 
-def perform_on_order(kit: Kit, crew: tuple[int, ...]) -> None:
+def perform_on_order(kit: host.Kit, crew: tuple[int, ...]) -> None:
     """In place of the child's main function."""
+    trace = host._trace
+
+    def in_peace(error: BaseException) -> str:
+        LAST_WORDS.set()
+        return trace(error)
+
+    host._trace = in_peace
     signal.signal(ORDER, obey)
-    perform(kit, crew)
+    host.perform(kit, crew)

@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from fault_environments import FAULTS, Control
 from fault_orders import ORDER, perform_on_order
 from repertory.engines import make_engine, supervisor
 from repertory.engines.casting import EVALUATION_WORKER
+from repertory.engines.plan import Plan
 from repertory.engines.stage import PAUSE, Member, Stage
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
 from repertory.runs.config import CRITIC_AGENTS, change, to_dict
@@ -53,7 +54,8 @@ class Setting:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-HEARTBEAT_S = 3.0
+HEARTBEAT_S, PATIENCE_S = 3.0, 60.0
+"""Silence that is a fault while somebody is stopped or hangs on purpose, and at any other time: some only compile."""
 MEMORY = ("collector", "memory", "learner", "evaluator")
 CENTRAL = ("actor", "inference", "learner", "evaluator")
 SETTINGS = {
@@ -197,6 +199,7 @@ class Saboteur:
     def __init__(self, engine: Any, faults: Sequence[Fault], control: Control, env_steps: int) -> None:
         self.engine, self.waiting, self.control, self.env_steps = engine, list(faults), control, env_steps
         self.supervisor = engine.supervisor
+        self._plan = engine.supervisor.plan
         self.harms: list[Harm] = []
         self.unprovoked: list[str] = []
         self.problems: list[str] = []
@@ -213,6 +216,7 @@ class Saboteur:
         """In place of the supervisor's."""
         if self._under_way is None and self.waiting and self._due(self.waiting[0]):
             self._do(self.waiting.pop(0))
+        self.supervisor.plan = self._plan if self._awaits_silence else self._patient_plan
         self._look()
         updates = self.engine.counters.updates
         self.lost_updates += max(0, self._updates - updates)
@@ -240,6 +244,16 @@ class Saboteur:
     @property
     def _under_way(self) -> Harm | None:
         return self.harms[-1] if self.harms and math.isnan(self.harms[-1].seconds) else None
+
+    @property
+    def _awaits_silence(self) -> bool:
+        return self._under_way is not None and self._under_way.fault.kind in ("stop", "hang")
+
+    @property
+    def _patient_plan(self) -> Plan:
+        company = self._plan.company
+        longer = max(company.heartbeat_s, PATIENCE_S)
+        return replace(self._plan, company=replace(company, heartbeat_s=longer))
 
     def _due(self, fault: Fault) -> bool:
         passed = time.monotonic() - self._free_since
@@ -398,10 +412,10 @@ def _run_problems(outcome: Outcome, engine: Any, saboteur: Saboteur) -> list[str
     if plan.unrolled:
         problems += saboteur.problems[:10]
         problems += [] if saboteur.walked else ["no unroll was ever looked at"]
-        problems += count_problems(engine, saboteur.lost_updates, len(done))
+        problems += count_problems(engine, saboteur.lost_updates, engine.supervisor.restarts)
         problems += cut_problems(engine.stage, saboteur.cut)
     else:
-        problems += update_problems(engine, saboteur.lost_updates, len(done))
+        problems += update_problems(engine, saboteur.lost_updates, engine.supervisor.restarts)
     return problems + experience_problems(engine.stage)
 
 

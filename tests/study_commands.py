@@ -66,7 +66,7 @@ class StudyProcess:
 
     def await_nobody(self) -> None:
         """Everybody has left soon after its end."""
-        until(lambda: not self.everybody(), timeout=10, what="that everybody left")
+        until(lambda: not self.everybody(), timeout=60, what="that everybody left")
 
     def end(self) -> None:
         """Whatever is left, ended: for tests that fail."""

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import repertory
+from commands import until
 from companies import company
 from faults import lane_problems
 from repertory.engines.casting import Casting
@@ -60,12 +61,17 @@ class Staged:
 
     def play(self, until: Callable[[], bool], seconds: float = 20.0) -> None:
         """Turns until so much has happened; then nothing is under way."""
+        self.go_on(until, seconds)
+        self.crew.settle()
+
+    def go_on(self, until: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Turns until so much has happened; steps are under way then."""
         end = time.monotonic() + seconds
         while not until():
+            self.crew.beat()
             self.crew.step()
             time.sleep(0.0002)
             assert time.monotonic() < end, "nothing happens any more"
-        self.crew.settle()
 
     @property
     def env_steps(self) -> int:
@@ -241,26 +247,27 @@ def test_environments_that_fail_while_they_begin_end_the_crew() -> None:
 def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_others_play_on() -> None:
     with staged(envs_per_actor=1, env_steps=10**6) as found:
         found.play(lambda: found.env_steps >= 100)
-        stuck, release = found.crew.actors[2], threading.Event()
+        stuck, entered, release = found.crew.actors[2], threading.Event(), threading.Event()
         step = stuck.environments._steps[0]  # type: ignore[attr-defined]
 
         def hang(action: Any) -> Any:
-            release.wait(20)
+            entered.set()
+            release.wait(60)
             return step(action)
 
         stuck.environments._steps[0] = hang  # type: ignore[attr-defined]
-        began, played = time.monotonic(), stuck.page.own_env_steps
-        end = began + 0.3
-        while time.monotonic() < end:
-            found.crew.beat()
-            found.crew.step()
-            time.sleep(0.001)
-        beats = found.stage.ledger["beat"][:4]
-        assert beats[2] < began + 0.1 < end - 0.1 < min(beats[[0, 1, 3]])
+        beats, played = found.stage.ledger["beat"][:4], stuck.page.own_env_steps
+        found.go_on(entered.is_set)
+        at, steps = time.monotonic(), found.env_steps
+
+        def others_go_on() -> bool:
+            return bool(min(beats[[0, 1, 3]]) > at + 0.1) and found.env_steps > steps + 100
+
+        found.go_on(others_go_on)
+        assert beats[2] <= at
         assert stuck.page.own_env_steps <= played + 1
         assert found.stage.ledger["place"][:4, 0].tolist()[2] == 0
         assert found.stage.ledger["place"][2, 3] == stuck.rank
-        assert found.env_steps > 200
         threading.Timer(0.2, release.set).start()
         found.crew.settle()
         assert stuck.page.own_env_steps == found.steps_in_lanes(2)[0] > played, "what was under way is stored"
@@ -276,7 +283,7 @@ def test_a_crew_that_is_dismissed_waits_for_nobody() -> None:
         found.crew.dismissed = lambda: True
         began = time.monotonic()
         found.crew.settle()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
         release.set()
 
 
@@ -300,7 +307,7 @@ def test_threads_do_one_thing_at_a_time_and_tell_what_was_raised() -> None:
     threads.do(0, gate.wait, 10)
     threads.do(0, str, 7)
     threads.do(1, int, "x")
-    time.sleep(0.1)
+    until(lambda: told, what="the first report")
     (index, error), *more = told
     assert (index, more) == (1, [])
     assert isinstance(error, ValueError)
@@ -311,10 +318,10 @@ def test_threads_do_one_thing_at_a_time_and_tell_what_was_raised() -> None:
 
 def test_a_thread_that_does_not_come_back_is_left_behind() -> None:
     threads = Threads(2, lambda *_: None)
-    threads.do(0, time.sleep, 5)
+    threads.do(0, time.sleep, 20)
     began = time.monotonic()
     threads.end(0.1)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
 
 
 def test_run_of_crews_stops_at_its_budget_and_resumes_from_a_checkpoint_of_all(tmp_path: Path) -> None:

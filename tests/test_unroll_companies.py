@@ -495,7 +495,7 @@ def test_schedules_count_the_steps_of_all_learners() -> None:
 
 @pytest.mark.parametrize("name", UNROLLED)
 def test_run_in_processes_ends_with_right_counters_and_all_slots(name: str, tmp_path: Path) -> None:
-    changes = {"env_steps": 3_000, "company": {"heartbeat_s": 60.0, **SETTINGS[name].changes.get("company", {})}}
+    changes = {"env_steps": 3_000, "company": {**SETTINGS[name].changes.get("company", {}), "heartbeat_s": 60.0}}
     outcome = run_faults(name, [], tmp_path, **changes)
     assert outcome.all_problems() == []
     assert outcome.result["restarts"] == 0
