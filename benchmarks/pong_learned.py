@@ -51,7 +51,7 @@ def record(run: Path) -> dict[str, Any]:
     """What the run's own files say."""
     result = json.loads((run / "result.json").read_text())
     kept = ("status", "score", "env_steps", "updates", "seconds", "resumes", "evaluations")
-    seed = json.loads((run / "config.json").read_text())["options"]["seed"]
+    seed = json.loads((run / "config.json").read_text())["config"]["seed"]
     return {"name": run.name, "seed": seed, **{key: result[key] for key in kept}}
 
 

@@ -248,8 +248,8 @@ PRESETS = (
     ),
     Preset(
         "ALE/",
-        "no score measured; Pong runs at 122 agent steps/s on 2 cores, and is learned in 31 minutes by the options in "
-        "benchmarks/pong_learned.py",
+        "no score measured; Pong runs at 122 agent steps/s on 2 cores, and is learned in 31 and 67 minutes by the "
+        "options in benchmarks/pong_learned.py",
         {
             "env_steps": 2_000_000,
             "envs_per_actor": 8,
