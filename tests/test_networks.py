@@ -19,6 +19,7 @@ from repertory.agents.networks import (
     PatchConv,
     WholeConv,
     build_network,
+    build_policy_network,
     choose_kind,
     encode,
 )
@@ -205,6 +206,59 @@ def test_noisy_layer_starts_as_the_paper_says() -> None:
 
 
 # Weights as a vector.
+
+
+# First weights.
+
+POLICIES = {
+    "first": (NetworkOptions("first"), image(44, 44, stack=4)),
+    "nature": (NetworkOptions("nature"), image(84, 84, stack=4)),
+    "nature-lstm": (NetworkOptions("nature", core=8), image(84, 84, stack=4)),
+    "first-separate": (NetworkOptions("first", separate=True), image(44, 44, stack=4)),
+    "small": (NetworkOptions("small", start="orthogonal"), image(10, 10, 4)),
+    "mlp": (NetworkOptions("mlp", start="orthogonal"), VECTOR.observation),
+}
+
+
+def first_kernels(module: nn.Module, spec: ObservationSpec) -> dict[str, Any]:
+    """Matrices of all layers but an LSTM's, `[inputs, outputs]`, by name."""
+    tree = module.init(jax.random.key(3), jnp.zeros((1, *spec.seen_shape), spec.dtype))["params"]
+    found = {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    return {name: x.reshape(-1, x.shape[-1]) for name, x in found.items() if "kernel" in name and "cell" not in name}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_orthogonal_layers_keep_signals_alive_and_policies_begin_as_chance_does(name: str) -> None:
+    options, spec = POLICIES[name]
+    hidden, heads = [], []
+    for kernel in first_kernels(build_policy_network(options, spec, 6), spec).values():
+        (heads if kernel.shape[1] in (1, 6, 7) else hidden).append(kernel)
+    for kernel in hidden:
+        product = kernel.T @ kernel if kernel.shape[0] >= kernel.shape[1] else kernel @ kernel.T
+        np.testing.assert_allclose(product, 2 * np.eye(len(product)), atol=1e-4)
+    assert len(hidden) >= 2
+    lengths = np.concatenate([np.linalg.norm(kernel, axis=0) for kernel in heads])
+    np.testing.assert_allclose(lengths, [0.01] * 6 + [1.0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "spec", "policy", "orthogonal"),
+    [
+        (NetworkOptions(), image(84, 84, stack=4), True, True),
+        (NetworkOptions(start="lecun"), image(84, 84, stack=4), True, False),
+        (NetworkOptions(), image(84, 84, stack=4), False, False),
+        (NetworkOptions(start="orthogonal"), image(84, 84, stack=4), False, True),
+        (NetworkOptions(), image(10, 10, 4), True, False),
+        (NetworkOptions(), VECTOR.observation, True, False),
+    ],
+)
+def test_policies_that_read_screens_begin_orthogonally_unless_told_otherwise(
+    options: NetworkOptions, spec: ObservationSpec, policy: bool, orthogonal: bool
+) -> None:
+    module = build_policy_network(options, spec, 6) if policy else build_network(options, spec, (6,), False)
+    first = next(iter(first_kernels(module, spec).values()))
+    product = first.T @ first if first.shape[0] >= first.shape[1] else first @ first.T
+    assert np.allclose(product, 2 * np.eye(len(product)), atol=1e-4) == orthogonal
 
 
 def test_layout_cuts_the_vector_where_it_was_joined() -> None:

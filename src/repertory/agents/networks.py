@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,10 @@ from jax.ad_checkpoint import checkpoint_name
 from repertory.errors import UserError
 from repertory.specs import ObservationSpec, Part
 
+Initializer = jax.nn.initializers.Initializer
+LECUN = nn.initializers.lecun_normal()
+POLICY_GAIN = 0.01
+"""So small that a policy begins as chance does."""
 KEPT = "repertory: kept for the backward pass"
 """Name of what is costly to compute and cheap to keep: the layers' outputs before they are cut off at 0."""
 Kind = Literal["auto", "mlp", "nature", "first", "small"]
@@ -47,6 +53,9 @@ class NetworkOptions:
     """Actor-critic agents: width of an LSTM between the network and its outputs; 0 = none."""
     separate: bool = False
     """Actor-critic agents: policy and value share no layer."""
+    start: Literal["auto", "lecun", "orthogonal"] = "auto"
+    """First weights of built-in networks: `lecun` (normal, variance 1/inputs), `orthogonal` (gain √2, and policies that
+    begin as chance does); `auto`: orthogonal for policies that read pictures by convolutions, else lecun."""
 
 
 class NoisyDense(nn.Module):
@@ -87,12 +96,13 @@ class PatchConv(nn.Module):
 
     features: int
     size: int = 3
+    kernel_init: Initializer = LECUN
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         rows, columns = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1
         shifted = [x[:, i : i + rows, j : j + columns] for i in range(self.size) for j in range(self.size)]
-        return nn.Dense(self.features)(jnp.concatenate(shifted, axis=-1))
+        return nn.Dense(self.features, kernel_init=self.kernel_init)(jnp.concatenate(shifted, axis=-1))
 
 
 class WholeConv(nn.Module):
@@ -101,12 +111,13 @@ class WholeConv(nn.Module):
     features: int
     size: int
     stride: int
+    kernel_init: Initializer = LECUN
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         missing = [(0, -(side - self.size) % self.stride) for side in x.shape[1:3]]
         square, strides = (self.size, self.size), (self.stride, self.stride)
-        return nn.Conv(self.features, square, strides, padding=missing)(x)
+        return nn.Conv(self.features, square, strides, padding=missing, kernel_init=self.kernel_init)(x)
 
 
 class Network(nn.Module):
@@ -117,31 +128,34 @@ class Network(nn.Module):
     hidden: tuple[int, ...]
     streams: tuple[int, ...]
     noisy: bool
+    kernel_init: Initializer = LECUN
+    head_init: Initializer = LECUN
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        dense = NoisyDense if self.noisy else nn.Dense
+        dense = NoisyDense if self.noisy else partial(nn.Dense, kernel_init=self.kernel_init)
+        head = NoisyDense if self.noisy else partial(nn.Dense, kernel_init=self.head_init)
         x, last = self._features(encode(observation, self.observation))
         outputs = []
         for width in self.streams:
             y = x
             for hidden in last:
                 y = nn.relu(checkpoint_name(dense(hidden)(y), KEPT))
-            outputs.append(dense(width)(y))
+            outputs.append(head(width)(y))
         return jnp.concatenate(outputs, axis=-1)
 
     def _features(self, x: jax.Array) -> tuple[jax.Array, tuple[int, ...]]:
         if self.kind in CONVOLUTIONS:
             layers, hidden = CONVOLUTIONS[self.kind]
             for features, size, stride in layers:
-                x = nn.relu(checkpoint_name(WholeConv(features, size, stride)(x), KEPT))
+                x = nn.relu(checkpoint_name(WholeConv(features, size, stride, self.kernel_init)(x), KEPT))
             return x.reshape(x.shape[0], -1), (hidden,)
         if self.kind == "small":
-            x = nn.relu(PatchConv(16)(x))
+            x = nn.relu(PatchConv(16, kernel_init=self.kernel_init)(x))
             return x.reshape(x.shape[0], -1), (128,)
         x = x.reshape(x.shape[0], -1)
         for width in self.hidden[:-1]:
-            x = nn.relu(nn.Dense(width)(x))
+            x = nn.relu(nn.Dense(width, kernel_init=self.kernel_init)(x))
         return x, self.hidden[-1:]
 
 
@@ -187,10 +201,29 @@ def convolves(options: NetworkOptions, spec: ObservationSpec) -> bool:
     return options.module is not None or choose_kind(options, spec) in CONVOLUTIONS
 
 
-def build_network(options: NetworkOptions, spec: ObservationSpec, streams: tuple[int, ...], noisy: bool) -> nn.Module:
+def first_weights(options: NetworkOptions, gains: Sequence[float] = (1.0,)) -> tuple[Initializer, Initializer]:
+    """Of hidden layers, and of a head whose outputs have these gains each: small ones begin near 0."""
+    if options.start != "orthogonal":
+        return LECUN, LECUN
+    even = nn.initializers.orthogonal()
+
+    def head(key: Any, shape: Any, *rest: Any, **more: Any) -> jax.Array:
+        return even(key, shape, *rest, **more) * jnp.asarray(gains)
+
+    return nn.initializers.orthogonal(math.sqrt(2)), head
+
+
+def build_network(
+    options: NetworkOptions,
+    spec: ObservationSpec,
+    streams: tuple[int, ...],
+    noisy: bool,
+    gains: Sequence[float] = (1.0,),
+) -> nn.Module:
     """The network that the options ask for, with `sum(streams)` outputs."""
     if options.module is None:
-        return Network(spec, choose_kind(options, spec), tuple(options.hidden), streams, noisy)
+        kind, hidden = choose_kind(options, spec), tuple(options.hidden)
+        return Network(spec, kind, hidden, streams, noisy, *first_weights(options, gains))
     if noisy:
         raise UserError(
             f"--agent.noisy changes the layers of a built-in network and cannot reach into {options.module!r}; "
@@ -219,10 +252,11 @@ class Recurrent(nn.Module):
     inner: nn.Module
     width: int
     outputs: int
+    head_init: Initializer = LECUN
 
     def setup(self) -> None:
         self.cell = nn.OptimizedLSTMCell(self.width)
-        self.head = nn.Dense(self.outputs)
+        self.head = nn.Dense(self.outputs, kernel_init=self.head_init)
 
     def features(self, observation: jax.Array) -> jax.Array:
         """What does not depend on time."""
@@ -241,12 +275,16 @@ class Recurrent(nn.Module):
 
 def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions: int) -> nn.Module:
     """A row of action preferences and a value, `[batch, actions + 1]`."""
+    if options.start == "auto" and choose_kind(options, spec) in CONVOLUTIONS:
+        options = replace(options, start="orthogonal")
+    gains = [POLICY_GAIN] * actions + [1.0]
     if options.core:
-        return Recurrent(build_network(options, spec, (options.core,), False), options.core, actions + 1)
+        inner = build_network(options, spec, (options.core,), False, (math.sqrt(2),))
+        return Recurrent(inner, options.core, actions + 1, first_weights(options, gains)[1])
     if options.separate:
-        policy, value = (build_network(options, spec, (outputs,), False) for outputs in (actions, 1))
-        return Separate(policy, value)
-    return build_network(options, spec, (actions + 1,), False)
+        policy = build_network(options, spec, (actions,), False, gains[:-1])
+        return Separate(policy, build_network(options, spec, (1,), False))
+    return build_network(options, spec, (actions + 1,), False, gains)
 
 
 class _EncodedModule(nn.Module):
