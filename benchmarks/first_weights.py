@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
-    found: dict[str, list[dict[str, Any]]] = {"lecun": [], "orthogonal": []}
+    found: dict[str, list[dict[str, Any]]] = {"lecun": [], "he": []}
     for seed in range(seeds):
         for start, runs in found.items():
             with tempfile.TemporaryDirectory() as place:

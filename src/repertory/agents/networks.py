@@ -53,9 +53,10 @@ class NetworkOptions:
     """Actor-critic agents: width of an LSTM between the network and its outputs; 0 = none."""
     separate: bool = False
     """Actor-critic agents: policy and value share no layer."""
-    start: Literal["auto", "lecun", "orthogonal"] = "auto"
-    """First weights of built-in networks: `lecun` (normal, variance 1/inputs), `orthogonal` (gain √2, and policies that
-    begin as chance does); `auto`: orthogonal for policies that read pictures by convolutions, else lecun."""
+    start: Literal["auto", "lecun", "he"] = "auto"
+    """First weights of built-in networks: `lecun` (normal, variance 1/inputs) or `he` (2/inputs, which keeps signals
+    alive through ReLUs, and policies that begin as chance does); `auto`: he for policies that read pictures by
+    convolutions, else lecun."""
 
 
 class NoisyDense(nn.Module):
@@ -202,15 +203,17 @@ def convolves(options: NetworkOptions, spec: ObservationSpec) -> bool:
 
 
 def first_weights(options: NetworkOptions, gains: Sequence[float] = (1.0,)) -> tuple[Initializer, Initializer]:
-    """Of hidden layers, and of a head whose outputs have these gains each: small ones begin near 0."""
-    if options.start != "orthogonal":
+    """Of hidden layers, and of a head whose outputs have these gains each: small ones begin near 0.
+
+    Orthogonal matrices, which others take for this, learned no sooner and cost a second and a half of start-up.
+    """
+    if options.start != "he":
         return LECUN, LECUN
-    even = nn.initializers.orthogonal()
 
     def head(key: Any, shape: Any, *rest: Any, **more: Any) -> jax.Array:
-        return even(key, shape, *rest, **more) * jnp.asarray(gains)
+        return LECUN(key, shape, *rest, **more) * jnp.asarray(gains)
 
-    return nn.initializers.orthogonal(math.sqrt(2)), head
+    return nn.initializers.he_normal(), head
 
 
 def build_network(
@@ -276,7 +279,7 @@ class Recurrent(nn.Module):
 def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions: int) -> nn.Module:
     """A row of action preferences and a value, `[batch, actions + 1]`."""
     if options.start == "auto" and choose_kind(options, spec) in CONVOLUTIONS:
-        options = replace(options, start="orthogonal")
+        options = replace(options, start="he")
     gains = [POLICY_GAIN] * actions + [1.0]
     if options.core:
         inner = build_network(options, spec, (options.core,), False, (math.sqrt(2),))
