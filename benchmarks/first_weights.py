@@ -74,16 +74,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
+    place = HERE / "results/first_weights.json"
+    before: dict[str, list[dict[str, Any]]] = json.loads(place.read_text()) if place.exists() else {}
     found: dict[str, list[dict[str, Any]]] = {"lecun": [], "he": []}
     for seed in range(seeds):
         for start, runs in found.items():
-            with tempfile.TemporaryDirectory() as place:
-                own = {"network_options": {"kind": "nature", "start": start}, "seed": seed, "runs_dir": place}
+            with tempfile.TemporaryDirectory() as scratch:
+                own = {"network_options": {"kind": "nature", "start": start}, "seed": seed, "runs_dir": scratch}
                 run = repertory.train(f"{__file__}:Catch", **OPTIONS, **own, quiet=True)
             evaluations = [(one["env_steps"], round(one["mean"], 2)) for one in run.result["evaluations"]]
             runs.append({"seed": seed, "seconds": run.result["seconds"], "evaluations": evaluations})
             print(start, seed, evaluations, flush=True)
-    (HERE / "results/first_weights.json").write_text(json.dumps(found, indent=1) + "\n")
+    place.write_text(json.dumps({**before, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

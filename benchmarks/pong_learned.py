@@ -47,12 +47,16 @@ def solved(run: Path) -> bool:
     return result.exists() and json.loads(result.read_text())["status"] == "solved"
 
 
+def seed_of(run: Path) -> int:
+    """The one that it was begun with."""
+    return int(json.loads((run / "config.json").read_text())["config"]["seed"])
+
+
 def record(run: Path) -> dict[str, Any]:
     """What the run's own files say."""
     result = json.loads((run / "result.json").read_text())
     kept = ("status", "score", "env_steps", "updates", "seconds", "resumes", "evaluations")
-    seed = json.loads((run / "config.json").read_text())["config"]["seed"]
-    return {"name": run.name, "seed": seed, **{key: result[key] for key in kept}}
+    return {"name": run.name, "seed": seed_of(run), **{key: result[key] for key in kept}}
 
 
 def main() -> None:
@@ -63,6 +67,8 @@ def main() -> None:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     options = parser.parse_args()
     run = options.runs_dir / options.name
+    if run.exists() and seed_of(run) != options.seed:
+        sys.exit(f"{run} was begun with seed {seed_of(run)}, not {options.seed}: choose another --name")
     if not solved(run):
         train(run, options.seed)
     place = HERE / "results/pong-learned.json"

@@ -405,6 +405,8 @@ def _run_problems(outcome: Outcome, engine: Any, saboteur: Saboteur) -> list[str
         problems.append(f"{result['env_steps']} env steps were played, {plan.env_steps} asked for")
     saved = json.loads(outcome.directory.result_path.read_bytes())
     done = [harm for harm in outcome.harms if harm.named]
+    if engine.supervisor.restarts > sum(harm.restarts for harm in done):
+        problems.append(f"{engine.supervisor.restarts} restarts, of which faults made {[h.restarts for h in done]}")
     if not saved["restarts"] == engine.supervisor.restarts >= len(done):
         problems.append(f"result.json counts {saved['restarts']} restarts after {len(done)} faults")
     told = (outcome.directory.path / "events.jsonl").read_text() if done else ""

@@ -228,13 +228,16 @@ def test_fault_checks_see_a_stitched_unroll() -> None:
     with closing(company("impala", actors=1, envs_per_actor=1, agent={"unroll": 40, "batch_unrolls": 2})) as rehearsal:
         stage, (actor,) = rehearsal.stage, turns(rehearsal)["actor 0"]
         arrays, slot, end = stage.unrolls.arrays, 0, 0
-        while not 0 < end < 38:  # a step before it, and two behind
-            stage.unrolls.free(stage.unrolls.ready())
-            while not len(stage.unrolls.ready()):
-                actor.step()
-            slot = int(stage.unrolls.ready()[0])
-            assert slot_problems(stage, slot) == []
-            end = int(np.argmax(arrays["flags"][slot, :, 0] == TERMINATED))
+        for _ in range(2_000):
+            actor.step()
+            ready = stage.unrolls.ready()
+            if len(ready):
+                slot = int(ready[0])
+                assert slot_problems(stage, slot) == []
+                end = int(np.argmax(arrays["flags"][slot, :, 0] == TERMINATED))
+                if 0 < end < 38:  # a step before it, and two behind
+                    break
+                stage.unrolls.free(ready)
         assert arrays["flags"][slot, end : end + 2, 0].tolist() == [TERMINATED, FINAL]
         far = arrays["observation"][slot, end, 0] + 1
         inner, over = (slot, end - 1, 0), (slot, end, 0)

@@ -1,4 +1,5 @@
-"""Companies of processes learn: a score that nobody reaches by chance, by the preset alone.
+"""Companies of processes learn: a score that nobody reaches by chance, by the preset alone, but for a longer
+schedule where the step size could else fall to 0 before the last points are made.
 
 Some systems of each kind, and one seed; `benchmarks/all_learn.py` has all of them, with three.
 """
@@ -17,7 +18,6 @@ CHANCE = 25
 
 
 LONGER = {"env_steps": 100_000, "agent_options": {"learning_rate_steps": 100_000}}
-"""Else the step size may have fallen to 0 before the last points are made."""
 
 
 @pytest.mark.parametrize(

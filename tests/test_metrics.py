@@ -102,10 +102,12 @@ def test_writing_is_cheap(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path / "m.jsonl", tmp_path / "tb")
     values = {f"key{index}": index / 3 for index in range(25)}
     writer.write({"env_steps": 0, **values})
-    start = time.thread_time()
+    took = []
     for step in range(100):
+        start = time.perf_counter()
         writer.write({"env_steps": step, **values})
-    assert (time.thread_time() - start) / 100 < 0.005
+        took.append(time.perf_counter() - start)
+    assert np.median(took) < 0.005
 
 
 def test_tensorboard_waits_for_the_first_write(tmp_path: Path) -> None:

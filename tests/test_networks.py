@@ -205,9 +205,6 @@ def test_noisy_layer_starts_as_the_paper_says() -> None:
         np.testing.assert_allclose(params[f"{name}_sigma"], 0.05, rtol=1e-6)
 
 
-# Weights as a vector.
-
-
 # First weights.
 
 POLICIES = {
@@ -259,8 +256,13 @@ def test_policies_that_read_screens_begin_with_larger_weights_unless_told_otherw
     options: NetworkOptions, spec: ObservationSpec, policy: bool, variance: int
 ) -> None:
     module = build_policy_network(options, spec, 6) if policy else build_network(options, spec, (6,), False)
-    (_, first), *_ = variances(module, spec)
+    (_, first), *_, (_, head) = variances(module, spec)
     assert first.mean() == pytest.approx(variance, rel=0.25)
+    assert (head[:6].mean() < 1e-3) == (policy and variance == 2), "only a policy's outputs begin small"
+    assert (head[6:] if policy else head).mean() == pytest.approx(1, rel=0.5)
+
+
+# Weights as a vector.
 
 
 def test_layout_cuts_the_vector_where_it_was_joined() -> None:

@@ -127,6 +127,7 @@ def test_seconds_decide_when_a_run_ends_and_when_it_is_evaluated(study: Path) ->
         assert all(moment >= 0.5 * number for number, moment in enumerate(moments[:4], start=1)), moments
         assert not list(run.glob("checkpoints/*/../step-*-2")), "one checkpoint, at the end"
         assert len(list(run.glob("checkpoints/step-*"))) == 1
+    assert max(len(result(run)["evaluations"]) for run in finished(study)) >= 2, "not only one at the end"
 
 
 def test_seed_0_of_everybody_comes_before_seed_1_of_anybody(study: Path) -> None:

@@ -54,9 +54,9 @@ class NetworkOptions:
     separate: bool = False
     """Actor-critic agents: policy and value share no layer."""
     start: Literal["auto", "lecun", "he"] = "auto"
-    """First weights of built-in networks: `lecun` (normal, variance 1/inputs) or `he` (2/inputs, which keeps signals
-    alive through ReLUs, and policies that begin as chance does); `auto`: he for policies that read pictures by
-    convolutions, else lecun."""
+    """First weights of built-in networks, but for noisy layers: `lecun` (normal, variance 1/inputs) or `he` (2/inputs,
+    which keeps signals alive through ReLUs, and policies that begin as chance does); `auto`: he for actor-critic agents
+    with the networks `nature` and `first`, else lecun."""
 
 
 class NoisyDense(nn.Module):
@@ -205,7 +205,7 @@ def convolves(options: NetworkOptions, spec: ObservationSpec) -> bool:
 def first_weights(options: NetworkOptions, gains: Sequence[float] = (1.0,)) -> tuple[Initializer, Initializer]:
     """Of hidden layers, and of a head whose outputs have these gains each: small ones begin near 0.
 
-    Orthogonal matrices, which others take for this, learned no sooner and cost a second and a half of start-up.
+    Orthogonal matrices, which others take for this, learned no sooner, and have to be factorised first.
     """
     if options.start != "he":
         return LECUN, LECUN
@@ -278,7 +278,9 @@ class Recurrent(nn.Module):
 
 def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions: int) -> nn.Module:
     """A row of action preferences and a value, `[batch, actions + 1]`."""
-    if options.start == "auto" and choose_kind(options, spec) in CONVOLUTIONS:
+    if options.module is not None:
+        options = replace(options, start="lecun")
+    elif options.start == "auto" and choose_kind(options, spec) in CONVOLUTIONS:
         options = replace(options, start="he")
     gains = [POLICY_GAIN] * actions + [1.0]
     if options.core:

@@ -248,7 +248,7 @@ PRESETS = (
     ),
     Preset(
         "ALE/",
-        "no score measured; Pong runs at 122 agent steps/s on 2 cores, and is learned in 31 and 67 minutes by the "
+        "no score measured; Pong runs at 122 agent steps/s on 2 cores, and is learned in 30 and 67 minutes by the "
         "options in benchmarks/pong_learned.py",
         {
             "env_steps": 2_000_000,
