@@ -14,6 +14,7 @@ import pytest
 
 import twins
 from repertory.agents.networks import (
+    LECUN,
     NetworkOptions,
     NoisyDense,
     PatchConv,
@@ -372,6 +373,13 @@ def test_a_path_without_a_module_is_refused_in_a_sentence() -> None:
 def test_noise_cannot_reach_into_a_users_module(own: str) -> None:
     with pytest.raises(UserError, match="drop one of the two"):
         agent_with(f"{own}:good", noisy=True)
+
+
+def test_first_weights_of_a_users_module_are_its_own(own: str) -> None:
+    with pytest.raises(UserError, match=r"--network.start he .* drop one of the two"):
+        build_policy_network(NetworkOptions(module=f"{own}:good", start="he"), image(84, 84, stack=4), 6)
+    module: Any = build_policy_network(NetworkOptions(module=f"{own}:good", core=8), image(84, 84, stack=4), 6)
+    assert module.head_init is LECUN
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("nature", (10, 10, 4)), ("small", (2, 2, 1))])

@@ -227,9 +227,10 @@ def build_network(
     if options.module is None:
         kind, hidden = choose_kind(options, spec), tuple(options.hidden)
         return Network(spec, kind, hidden, streams, noisy, *first_weights(options, gains))
-    if noisy:
+    if noisy or options.start == "he":
+        wish = "--agent.noisy" if noisy else "--network.start he"
         raise UserError(
-            f"--agent.noisy changes the layers of a built-in network and cannot reach into {options.module!r}; "
+            f"{wish} changes the layers of a built-in network and cannot reach into {options.module!r}; "
             "drop one of the two"
         )
     return _EncodedModule(spec, _load_builder(options.module)(sum(streams)))
@@ -278,9 +279,7 @@ class Recurrent(nn.Module):
 
 def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions: int) -> nn.Module:
     """A row of action preferences and a value, `[batch, actions + 1]`."""
-    if options.module is not None:
-        options = replace(options, start="lecun")
-    elif options.start == "auto" and choose_kind(options, spec) in CONVOLUTIONS:
+    if options.start == "auto" and options.module is None and choose_kind(options, spec) in CONVOLUTIONS:
         options = replace(options, start="he")
     gains = [POLICY_GAIN] * actions + [1.0]
     if options.core:
