@@ -13,11 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import figures
 import repertory
 
 HERE = Path(__file__).parent
 SYSTEMS = ("a3c", "ga3c", "impala", "seed_rl", "sample_factory")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 def train(environment: str, system: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -33,28 +33,6 @@ def train(environment: str, system: str, seed: int, options: argparse.Namespace)
     )
     kept = ("status", "score", "env_steps", "updates", "seconds", "env_steps_per_s", "restarts", "evaluations")
     return {"system": system, "seed": seed, **{key: run.result[key] for key in kept}}
-
-
-def plot(runs: list[dict[str, Any]], environment: str, path: Path) -> None:
-    """Scores over env steps, and over seconds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
-    systems = list(dict.fromkeys(run["system"] for run in runs))
-    for run in runs:
-        colour = COLOURS[systems.index(run["system"]) % len(COLOURS)]
-        for axis, key in zip(axes, ("env_steps", "seconds"), strict=True):
-            x = [evaluation[key] for evaluation in run["evaluations"]]
-            y = [evaluation["mean"] for evaluation in run["evaluations"]]
-            axis.plot(x, y, color=colour, linewidth=1.2, label=run["system"] if run["seed"] == 0 else None)
-    axes[0].set(xlabel="env steps", ylabel="score of 20 greedy episodes", title=environment)
-    axes[1].set(xlabel="seconds")
-    axes[0].legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
 
 def main() -> None:
@@ -79,7 +57,7 @@ def main() -> None:
             shown = {key: runs[-1][key] for key in ("status", "score", "env_steps", "seconds")}
             print(system, seed, {**shown, "best": best}, flush=True)
             place.write_text(json.dumps(runs, indent=1) + "\n")
-    plot(runs, options.environment, HERE.parent / f"docs/figures/curves-{name}.svg")
+    figures.curves(f"curves-{name}", options.environment, runs)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 On `repertory/SlowCartPole-v1` with 5 ms of latency: started with 1 predictor, 1 trainer and 2 agents, up to 3, 3 and
 24. A machine's own speed changes within minutes, so once the adjusted run has had time to climb, it is interrupted
 (Ctrl-C) and resumed in turn with runs of the grid's best settings; each round gives one figure of each. Writes
-`benchmarks/results/ga3c_adjust.json`; the path goes into it, and with matplotlib into `docs/figures/ga3c_adjust.svg`.
+`benchmarks/results/ga3c_adjust.json`; the path goes into it, and into `docs/figures/ga3c_adjust.svg`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import figures
 from repertory.runs import metrics
 
 HERE = Path(__file__).parent
@@ -137,7 +138,7 @@ def main() -> None:
     record = {"start": {"setting": START, "trainings_per_s": fixed(START, options.fixed_seconds)}}
     record |= {"grid": grid, "rounds": rounds, **summary(rounds), "path": path}
     RECORD.write_text(json.dumps(record) + "\n")
-    draw(record, HERE.parent / "docs/figures/ga3c_adjust.svg")
+    figures.save("ga3c_adjust", lambda: figures.adjusting(record))
     print(json.dumps({key: value for key, value in record.items() if key not in ("grid", "path", "rounds")}))
 
 
@@ -147,30 +148,6 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
     best = max((name for name in medians if name != "adjusted"), key=medians.__getitem__)
     shares = [round(each["adjusted"] / each[best], 3) for each in rounds]
     return {"best_fixed": best, "medians": medians, "shares": shares, "share": statistics.median(shares)}
-
-
-def draw(record: dict[str, Any], target: Path) -> None:
-    """The path: numbers at work above, trainings a second below."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    target.parent.mkdir(exist_ok=True)
-    columns = list(zip(*record["path"], strict=True))
-    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(8, 5))
-    for name, values, style in zip(("predictors", "trainers", "agents"), columns[1:4], ("-", "--", ":"), strict=True):
-        above.step(columns[0], values, style, where="post", label=name)
-    above.set_ylabel("at work")
-    above.legend()
-    below.plot(columns[0], columns[4], linewidth=0.7, color="tab:gray", label="adjusted")
-    best = record["medians"][record["best_fixed"]]
-    below.axhline(best, color="tab:orange", label="best fixed setting, median of the rounds")
-    below.set_ylabel("trainings/s")
-    below.set_xlabel("seconds that it was played")
-    below.legend()
-    figure.tight_layout()
-    figure.savefig(target)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from curves import plot
+import figures
 
 HERE = Path(__file__).parent
 WORDS = shlex.split(
@@ -75,9 +75,7 @@ def main() -> None:
     before: list[dict[str, Any]] = json.loads(place.read_text())["runs"] if place.exists() else []
     runs = [one for one in before if one["name"] != run.name] + [record(run)]
     place.write_text(json.dumps({"command": shlex.join(["repertory", "train", *WORDS]), "runs": runs}, indent=1) + "\n")
-    figure = HERE.parent / "docs/figures/pong-learned.svg"
-    curves = [{"system": one["name"], "seed": 0, "evaluations": one["evaluations"]} for one in runs]
-    plot(curves, "PongNoFrameskip-v4", figure)
+    figures.curves("pong-learned", "PongNoFrameskip-v4", [{**one, "system": one["name"]} for one in runs])
     print(json.dumps({key: value for key, value in runs[-1].items() if key != "evaluations"}))
 
 

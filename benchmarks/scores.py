@@ -1,7 +1,7 @@
 """Scores of the presets over several seeds: mean and 95 % interval, and the curve, to `benchmarks/results/scores/`.
 
     python benchmarks/scores.py CartPole-v1 --seeds 5
-    python benchmarks/scores.py MinAtar/Breakout-v1 --seeds 5 --plot docs/figures/minatar-breakout.svg
+    python benchmarks/scores.py MinAtar/Breakout-v1 --seeds 5 --plot minatar-breakout
 
 The score of a run is its last evaluation: 20 greedy episodes at the preset's number of env steps.
 """
@@ -16,6 +16,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import figures
 import repertory
 
 HERE = Path(__file__).parent
@@ -38,29 +39,6 @@ def one_run(environment: str, seed: int, runs_dir: Path, options: dict[str, Any]
     return result
 
 
-def plot(runs: list[dict[str, Any]], environment: str, path: Path) -> None:
-    """The mean curve over env steps with its interval."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    points = min(len(run["evaluations"]) for run in runs)
-    steps = [runs[0]["evaluations"][i]["env_steps"] for i in range(points)]
-    spread = [interval([run["evaluations"][i]["mean"] for run in runs]) for i in range(points)]
-    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    for run in runs:
-        axes.plot(steps, [e["mean"] for e in run["evaluations"][:points]], color="#0072b2", alpha=0.25, linewidth=1)
-    axes.plot(steps, [mean for mean, _ in spread], color="#0072b2", label=f"mean of {len(runs)} seeds")
-    if len(runs) > 2:  # of two seeds the interval says nothing and hides the curves
-        low, high = [m - w for m, w in spread], [m + w for m, w in spread]
-        axes.fill_between(steps, low, high, color="#0072b2", alpha=0.2, label="95 % interval")
-    axes.set(xlabel="env steps", ylabel="score of 20 greedy episodes", title=environment)
-    axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-
-
 def main() -> None:
     """Parse, train, print, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,7 +47,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--env-steps", type=int, default=None)
     parser.add_argument("--runs-dir", type=Path, default=Path("/tmp/repertory-scores"))
-    parser.add_argument("--plot", type=Path, default=None)
+    parser.add_argument("--plot", default=None, help="the name of the figure in docs/figures")
     parser.add_argument("--merge", action="store_true", help="add to the seeds that are recorded already")
     options = parser.parse_args()
     place = HERE / "results/scores" / (options.environment.replace("/", "-").lower() + ".json")
@@ -86,7 +64,7 @@ def main() -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(record, indent=1) + "\n")
     if options.plot is not None:
-        plot(runs, options.environment, options.plot)
+        figures.curves(options.plot, options.environment, [{**run, "system": "single"} for run in runs])
     print(json.dumps({"environment": options.environment, "mean": mean, "interval_95": half, "seeds": len(runs)}))
 
 

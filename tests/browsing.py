@@ -17,6 +17,16 @@ BOXES = """() => [...document.querySelectorAll("figure")].map(figure => {
   return shown.map(svg => { const box = svg.getBoundingClientRect();
     return [box.left + scrollX, box.top + scrollY, box.width, box.height]; });
 })"""
+CELLS = """label => { const table = document.querySelector(`[aria-label="${label}"] table`);
+  return [...table.tHead.rows[0].cells].map((head, column) => [head.textContent, [...table.rows].map(row => {
+    const box = row.cells[column].getBoundingClientRect(); return [box.left, box.right]; })]); }"""
+OVERLAPPING = """() => [...document.querySelectorAll("figure svg")].flatMap(svg => {
+  const texts = [...svg.querySelectorAll("text")].filter(text => text.textContent.trim());
+  const boxes = texts.map(text => text.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom]);
+  const shared = (a, b, low, high) => Math.min(a[high], b[high]) - Math.max(a[low], b[low]);
+  const meet = (a, b) => shared(a, b, 0, 2) > 1 && shared(a, b, 1, 3) > 4;
+  return boxes.flatMap((box, i) => boxes.slice(i + 1).map((other, j) => [box, other, texts[i], texts[i + 1 + j]])
+    .filter(([a, b]) => a[2] > a[0] && meet(a, b)).map(([a, b, one, two]) => [one.textContent, two.textContent])); })"""
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 PLAIN = 4.0
 """A region whose grey values differ by less (standard deviation, of 255) shows nothing."""
@@ -71,3 +81,25 @@ def _listen(page: Page) -> tuple[list[str], list[str]]:
     page.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
     page.on("request", lambda request: None if request.url.startswith("data:") else requests.append(request.url))
     return errors, requests
+
+
+def cells(browser: Browser, path: Path, width: int, table: str) -> list[tuple[str, list[tuple[float, float]]]]:
+    """The columns of a table that nobody has scrolled: each head, and from where to where its cells reach."""
+    return [
+        (head, [(left, right) for left, right in boxes]) for head, boxes in _asked(browser, path, width, CELLS, table)
+    ]
+
+
+def overlapping(browser: Browser, path: Path, width: int) -> list[list[str]]:
+    """Pairs of labels of one drawing that lie on each other; a few pixels of air above letters don't count."""
+    found: list[list[str]] = _asked(browser, path, width, OVERLAPPING, None)
+    return found
+
+
+def _asked(browser: Browser, path: Path, width: int, script: str, argument: Any) -> Any:
+    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    found = page.evaluate(script, argument)
+    context.close()
+    return found

@@ -60,8 +60,8 @@ def play(rehearsal: Rehearsal, env_steps: int | None = None, watch: Callable[[],
             return
 
 
-def roles(rehearsal: Rehearsal, kind: type[Any]) -> list[Any]:
-    """Everybody's roles of a kind, in the order of ranks."""
+def roles(rehearsal: Rehearsal, kind: type[Any] | tuple[type[Any], ...]) -> list[Any]:
+    """Everybody's roles of these kinds, in the order of ranks."""
     return [role for _, turn in rehearsal._turns for role in turn if isinstance(role, kind)]
 
 

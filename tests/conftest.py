@@ -1,16 +1,22 @@
 """Settings for all tests, made before JAX starts: one thread for compiled programs, as a run has.
 
-Every machine checks properties by the same examples, and no clock judges them.
+Every machine checks properties by the same examples, and no clock judges them. What a run remembers outside of its
+directory goes into a directory of the tests.
 
 Files that take long come first, so that no core is left with one of them at the end while the others are idle.
 """
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("PJRT_NPROC", "1")
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="repertory-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 settings.register_profile("repertory", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repertory")

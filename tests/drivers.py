@@ -173,7 +173,8 @@ def _lane_problems(saved: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
     if not np.array_equal(saved["lanes"]["head"] + running, loaded["lanes"]["head"]):
         problems.append("the lanes' heads differ, but for the episodes that were cut")
     for name in ("observation", "action", "reward", "age", "version"):
-        if not np.array_equal(saved["lanes"][name], loaded["lanes"][name]):
+        then = saved["lanes"][name]  # cutting an episode takes a slot more
+        if not np.array_equal(then, loaded["lanes"][name][:, : then.shape[1]]):
             problems.append(f"lanes/{name} differs")
     return problems
 

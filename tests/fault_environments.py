@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -102,3 +105,132 @@ class Homesick(CartPoleEnv):
 def homesick(home: int) -> gym.Env[Any, Any]:
     """Can't be built by any member."""
     return gym.wrappers.TimeLimit(Homesick(home), 500)
+
+
+class Quitting(CartPoleEnv):
+    """Ends its process at its tenth step, if it is the first to come so far."""
+
+    def __init__(self, code: int, mark: str) -> None:
+        super().__init__()
+        self.code, self.mark, self.steps = code, Path(mark), 0
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 10 and not self.mark.exists():
+            self.mark.touch()
+            os._exit(self.code)
+        return super().step(action)
+
+
+def quitting(code: int, mark: str) -> gym.Env[Any, Any]:
+    """Ends the process of the first member that plays ten steps."""
+    return gym.wrappers.TimeLimit(Quitting(code, mark), 500)
+
+
+class Talking(CartPoleEnv):
+    """Prints at every reset, by Python, and past it if `raw`."""
+
+    def __init__(self, raw: bool = True) -> None:
+        super().__init__()
+        self.raw = raw
+
+    def reset(self, **wishes: Any) -> Any:
+        print("an episode begins")
+        if self.raw:
+            os.write(1, b"an episode begins, says C\n")
+        return super().reset(**wishes)
+
+
+def talking(raw: bool = True) -> gym.Env[Any, Any]:
+    """Prints to stdout."""
+    return gym.wrappers.TimeLimit(Talking(raw), 500)
+
+
+class Spoiled(CartPoleEnv):
+    """While the file `mark` is there, its steps fail in processes whose name begins with `where`."""
+
+    def __init__(self, mark: str, where: str = "", fault: str = "raise") -> None:
+        super().__init__()
+        self.mark, self.fault = Path(mark), fault
+        self.here = multiprocessing.current_process().name.startswith(where)
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        if self.here and self.mark.exists():
+            if self.fault == "exit":
+                os._exit(7)
+            raise RuntimeError("out of milk")
+        return super().step(action)
+
+
+def spoiled(mark: str, where: str = "", fault: str = "raise") -> gym.Env[Any, Any]:
+    """Fails while a file is there."""
+    return gym.wrappers.TimeLimit(Spoiled(mark, where, fault), 500)
+
+
+class Parenting(CartPoleEnv):
+    """Starts two processes in a worker and never ends them; one has left for a session of its own."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        if multiprocessing.current_process().name == "MainProcess":
+            return
+        for apart in (False, True):
+            child = subprocess.Popen(["sleep", "1000"], start_new_session=apart)
+            Path(place, f"{os.getpid()}-{child.pid}").touch()
+
+
+def parenting(place: str) -> gym.Env[Any, Any]:
+    """Leaves processes behind."""
+    return gym.wrappers.TimeLimit(Parenting(place), 500)
+
+
+class Colourful(CartPoleEnv):
+    """Raises a text that a terminal would obey."""
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002
+        raise RuntimeError("\x1b[31mout of \x1b]0;title\x07paint\x1b[0m\r\x9b2J")
+
+
+def colourful() -> gym.Env[Any, Any]:
+    """Fails with escapes in its message."""
+    return gym.wrappers.TimeLimit(Colourful(), 500)
+
+
+def hang(native: bool) -> None:
+    """For ever: asleep, or in native code that no signal gets out of."""
+    while not native:
+        time.sleep(1)
+    mutex = ctypes.create_string_buffer(64)
+    while True:
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+
+class Hanging(CartPoleEnv):
+    """Never returns from one of its methods; from `step` only while the file `mark` is there."""
+
+    def __init__(self, where: str, native: bool = False, mark: str = "") -> None:
+        super().__init__()
+        self.where, self.native, self.mark = where, native, Path(mark)
+        self._hang_in("building")
+
+    def _hang_in(self, where: str) -> None:
+        if self.where == where:
+            hang(self.native)
+
+    def reset(self, **wishes: Any) -> Any:
+        self._hang_in("reset")
+        return super().reset(**wishes)
+
+    def step(self, action: Any) -> Any:
+        while self.where == "step" and self.mark.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+    def close(self) -> None:
+        self._hang_in("close")
+        super().close()
+
+
+def hanging(where: str, native: bool = False, mark: str = "") -> gym.Env[Any, Any]:
+    """Hangs."""
+    return gym.wrappers.TimeLimit(Hanging(where, native, mark), 500)

@@ -21,12 +21,12 @@ def obey(signum: int, frame: Any) -> None:  # noqa: ARG001
 
 def perform_on_order(kit: host.Kit, crew: tuple[int, ...]) -> None:
     """In place of the child's main function."""
-    trace = host._trace
+    trace = host.trace_of
 
     def in_peace(error: BaseException) -> str:
         LAST_WORDS.set()
         return trace(error)
 
-    host._trace = in_peace
+    host.trace_of = in_peace
     signal.signal(ORDER, obey)
     host.perform(kit, crew)

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 import fault_environments
 from fault_environments import FAULTS, Control
 from fault_orders import ORDER, perform_on_order
-from repertory.engines import make_engine, supervisor
+from repertory.engines import launching, make_engine
 from repertory.engines.casting import EVALUATION_WORKER
 from repertory.engines.plan import Plan
 from repertory.engines.stage import PAUSE, Member, Stage
@@ -38,6 +39,7 @@ from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
 from repertory.runs.config import CRITIC_AGENTS, change, to_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.presets import defaults
+from repertory.runs.progress import NotesOnly
 from repertory.runs.session import History, Session
 from repertory.runs.staging import stage
 
@@ -235,11 +237,11 @@ class Saboteur:
         for member in watched.crew if stage.plan.unrolled else ():
             if member.role in WRITING:
                 self.cut[member.index] += int((stage.unrolls.arrays["progress"][writers(stage, member)] > 1).sum())
-        supervisor.perform, own = perform_on_order, supervisor.perform
+        launching.perform, own = perform_on_order, launching.perform
         try:
             self._begin(watched)
         finally:
-            supervisor.perform = own
+            launching.perform = own
 
     @property
     def _under_way(self) -> Harm | None:
@@ -384,7 +386,8 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
     directory = RunDirectory.create(options.runs_dir, run)
     directory.write_config(to_dict(options))
     saboteur = Saboteur(engine, faults, control, env_steps)
-    session = Session(options, engine, directory, History(), called_at=time.time(), resumed=False)
+    view = NotesOnly(sys.stderr)
+    session = Session(options, engine, directory, History(), view, called_at=time.time(), resumed=False)
     outcome = Outcome(name, saboteur.harms, {}, directory, [], saboteur.unprovoked)
     try:
         with directory.hold():

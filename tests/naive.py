@@ -34,6 +34,11 @@ class Step:
     def ended(self) -> bool:
         return self.terminated or self.truncated
 
+    @property
+    def cut_off(self) -> bool:
+        """It would bootstrap, but no action was taken next."""
+        return self.truncated and not self.terminated
+
 
 class Expected(NamedTuple):
     """What a sample that begins at a step must hold."""
@@ -66,10 +71,12 @@ class NaiveLane:
             self.steps[-1].truncated = True
             self.head += 1
 
-    def window(self, index: int, n: int) -> list[Step]:
-        """The step and those after it, up to n or the episode's end."""
+    def window(self, index: int, n: int, next_actions: bool) -> list[Step]:
+        """The step and those after it, up to n or the episode's end; or up to the last action that is known."""
         steps: list[Step] = []
         for step in self.steps[index : index + n]:
+            if next_actions and step.cut_off:
+                break
             steps.append(step)
             if step.ended:
                 break
@@ -77,10 +84,13 @@ class NaiveLane:
 
     def is_complete(self, index: int, n: int, next_actions: bool) -> bool:
         """Whether the n-step return is known, and, if asked for, the action after it."""
-        window = self.window(index, n)
-        if window[-1].ended:
+        window = self.window(index, n, next_actions)
+        if next_actions and not window:
+            return False
+        after = index + len(window)
+        if window[-1].ended or (next_actions and after < len(self.steps) and self.steps[after].cut_off):
             return True
-        return len(window) == n and (not next_actions or index + n < len(self.steps))
+        return len(window) == n and (not next_actions or after < len(self.steps))
 
     def candidates(self, n: int, next_actions: bool, length: int, stack: int) -> set[int]:
         """Slots that may be drawn from a ring of this length: complete, and with all frames of a stack."""
@@ -95,7 +105,7 @@ class NaiveLane:
     def expected(self, slot: int, n: int, gamma: float, next_actions: bool) -> Expected:
         """R = Σ γ^k r_k over the window, bootstrapped with γ^m from where it stops unless it terminated."""
         index = next(i for i, step in enumerate(self.steps) if step.slot == slot)
-        window = self.window(index, n)
+        window = self.window(index, n, next_actions)
         first, last = window[0], window[-1]
         reward = sum(gamma**k * step.reward for k, step in enumerate(window))
         discount = 0.0 if last.terminated else gamma ** len(window)

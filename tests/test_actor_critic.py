@@ -251,6 +251,7 @@ def test_loss_and_entropy_are_the_papers(options: ActorCriticOptions) -> None:
     targets = twin_targets(options, batch, now.V, ratio)
     np.testing.assert_allclose(learned.loss, twin_loss(options, batch, now, targets), rtol=1e-4)
     np.testing.assert_allclose(learned.entropy, np.mean([now.entropy[at] for at in targets]), rtol=1e-5)
+    np.testing.assert_allclose(learned.value, np.mean([abs(now.V[at]) for at in targets]), rtol=1e-4)
 
 
 @each_member
@@ -556,15 +557,16 @@ def test_slices_of_other_sizes_add_up_to_the_gradient_at_once() -> None:
     want, learned = agent.gradient(θ, None, batch, None)
     model = Model(build_policy_network(TINY, SPEC.observation, ACTIONS), ACTIONS, 0)
 
-    def loss(tree: Any, features: jax.Array, batch: Rollout) -> tuple[jax.Array, jax.Array]:
+    def loss(tree: Any, features: jax.Array, batch: Rollout) -> tuple[jax.Array, Any]:
         """With a part that depends on the weights alone, as what goes through time does."""
-        value, entropy = rollout_loss(IMPALA, model, tree, features, batch)
-        return value + 0.5 * jnp.sum(agent.layout.ravel(tree) ** 2), entropy
+        value, told = rollout_loss(IMPALA, model, tree, features, batch)
+        return value + 0.5 * jnp.sum(agent.layout.ravel(tree) ** 2), told
 
     found, sliced = gradient_in_slices(model, agent.layout, loss, 3)(θ, None, batch, None)
     np.testing.assert_allclose(found, want + θ, rtol=1e-4, atol=1e-5 * np.abs(want).max())
     np.testing.assert_allclose(sliced.loss, learned.loss + 0.5 * θ @ θ, rtol=1e-4)
     np.testing.assert_allclose(sliced.entropy, learned.entropy, rtol=1e-4)
+    np.testing.assert_allclose(sliced.value, learned.value, rtol=1e-4)
     np.testing.assert_allclose(sliced.gradient_norm, np.linalg.norm(want + θ), rtol=1e-4)
 
 
@@ -577,12 +579,12 @@ def test_images_learned_from_in_slices_give_the_gradient_at_once() -> None:
     batch = batch._replace(observation=seen, action=batch.action % 3, mask=None)
     assert batch.action.size > SLICE
 
-    def whole(tree: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
+    def whole(tree: Any, batch: Rollout) -> tuple[jax.Array, Any]:
         return rollout_loss(options, model, tree, model.features(tree, batch.observation), batch)
 
     start = begin(agent, 0.05)
     tree = agent.layout.unravel(start.weights)
-    (loss, entropy), slopes = jax.jit(jax.value_and_grad(whole, has_aux=True))(tree, batch)
+    (loss, told), slopes = jax.jit(jax.value_and_grad(whole, has_aux=True))(tree, batch)
     want = np.asarray(agent.layout.ravel(slopes))
     close = {"rtol": 1e-3, "atol": 1e-5 * np.abs(want).max()}
     gradient, learned = agent.gradient(start.weights, start.target, batch, None)
@@ -592,7 +594,7 @@ def test_images_learned_from_in_slices_give_the_gradient_at_once() -> None:
         state.optimizer[0].mu / 0.1, want, **close
     )  # Adam's moment: a tenth of its first gradient
     for found in (learned, sliced):
-        np.testing.assert_allclose(found, [loss, 0.0, np.linalg.norm(want), entropy], rtol=1e-4)
+        np.testing.assert_allclose(found, [loss, 0.0, np.linalg.norm(want), *told], rtol=1e-4)
     for name, layer in agent.layout.views(want).items():
         assert np.abs(layer).max() > 0, name
     assert int(state.updates) == 1
@@ -604,7 +606,7 @@ class Recorder:
     def __init__(self) -> None:
         self.given: list[list[int]] = []
 
-    def __call__(self, state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
+    def __call__(self, state: LearnerState, batch: Rollout, _rate: Any) -> tuple[LearnerState, Learned]:
         which = batch.reward[0].astype(int).tolist()
         for name in ("observation", "action", "discount", "log_prob", "weight", "first", "mask"):
             assert getattr(batch, name).shape[:2] == (ROWS + 1, len(which)), name
@@ -615,7 +617,8 @@ class Recorder:
         assert batch.entropy == np.float32(0.3)
         self.given.append(which)
         count = jnp.float32(len(self.given))
-        return state._replace(updates=state.updates + 1), Learned(count, 2 * count, 3 * count, 4 * count)
+        told = Learned(count, 2 * count, 3 * count, 4 * count, 5 * count)
+        return state._replace(updates=state.updates + 1), told
 
 
 def numbered(unrolls: int) -> Rollout:
@@ -638,7 +641,8 @@ def test_every_epoch_uses_each_unroll_once(epochs: int, minibatches: int, unroll
         parts = improve.given[epoch * minibatches : (epoch + 1) * minibatches]
         assert sorted(number for part in parts for number in part) == list(range(unrolls))
         assert {len(part) for part in parts} <= {unrolls // minibatches, -(-unrolls // minibatches)}
-    np.testing.assert_allclose(learned, np.array([1, 2, 3, 4]) * np.mean(range(1, updates + 1)))
+    want = np.outer([1, 2, 3, 4, 5], range(1, updates + 1))
+    np.testing.assert_allclose(np.reshape(learned, (5, updates)), want)
 
 
 def test_unrolls_come_in_another_order_in_every_epoch_and_batch_and_in_the_same_after_a_resume() -> None:
@@ -664,7 +668,7 @@ def test_a_batch_makes_its_updates_and_leaves_out_what_is_not_finite() -> None:
     before = np.asarray(weights_of(agent))
     state, learned = agent.learn(begin(agent), make_batch(columns))
     assert (int(state.updates), int(state.skipped)) == (4, 0)
-    assert np.isfinite([float(x) for x in learned]).all()
+    assert np.isfinite(np.stack(learned)).all()
     assert not np.array_equal(state.weights, before)
     weights = np.array(state.weights)
     batch = make_batch(columns)

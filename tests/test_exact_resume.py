@@ -31,7 +31,7 @@ CARTPOLE = (
 )
 MASKED = (
     words(
-        f"{TAXI} --agent rainbow --envs-per-actor 1 --actors 2 --checkpoint-every 330 --log-every 90 --eval-every 500 "
+        f"{TAXI} --agent rainbow --envs-per-actor 2 --checkpoint-every 330 --log-every 90 --eval-every 500 "
         "--eval-episodes 2 --agent.learning-starts 100 --agent.replay-ratio 4 --agent.replay-capacity 600"
     )
     + SMALL
@@ -68,7 +68,7 @@ def resume(place: Path, name: str, *arguments: Any) -> Command:
     ("arguments", "half"),
     [
         pytest.param(CARTPOLE, 2000, id="dqn-16-environments"),
-        pytest.param(MASKED, 600, id="rainbow-masks-two-actors"),
+        pytest.param(MASKED, 600, id="rainbow-masks"),
         pytest.param(BREAKOUT, 300, id="minatar", marks=extra("minatar")),
         pytest.param(PONG, 80, id="atari", marks=extra("ale_py")),
     ],
@@ -96,7 +96,7 @@ def test_completed_and_extended_run_equals_the_longer_one(
     assert cli.main(["train", *arguments, "--env-steps", "3000", "--name", "whole"]) == 0
     assert cli.main(["train", *arguments, "--env-steps", str(ends_at), "--name", "extended"]) == 0
     first = result(tmp_path / "runs/extended")["evaluations"][0]
-    assert cli.main(["resume", "extended", "--env-steps", "3000", "--quiet"]) == 0
+    assert cli.main(["resume", "extended", "--env-steps", "3000", "--from", "exact", "--quiet"]) == 0
     assert_same_run(tmp_path / "runs/whole", tmp_path / "runs/extended")
     kept = result(tmp_path / "runs/extended")["evaluations"][0]
     assert (kept == first) == (ends_at > 900), "what lies before the checkpoint is not made again"

@@ -23,6 +23,7 @@ from repertory.roles.exploration import generator, linear, random_actions
 from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.local_policy import LocalPolicy
 from repertory.roles.stopwatch import Stopwatch
+from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 TAXI = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gym.registry)
 
@@ -162,6 +163,36 @@ def test_actor_takes_no_illegal_action(taxis: Referee) -> None:
         actor.step()
     assert taxis.illegal == 0
     assert (taxis.taken > 0).all()
+
+
+def noisy_policy(rank: int = 0) -> LocalPolicy:
+    spec = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 3)
+    agent, board = make_q_learning(QLearningOptions(noisy=True), NetworkOptions(hidden=(4,)), spec), LocalBoard()
+    board.publish(0, agent.init(0).weights)
+    return LocalPolicy(agent, board, seed=0, rank=rank, valued=True)
+
+
+def answers(policy: LocalPolicy, count: int) -> NDArray[np.float32]:
+    """What it says of the same observation again and again."""
+    found = []
+    for _ in range(count):
+        policy.submit(np.ones((1, 4), np.float32), None)
+        policy.poll()
+        assert policy.values is not None
+        found.append(policy.values[0].copy())
+    return np.array(found)
+
+
+def test_noisy_policy_draws_fresh_noise_for_each_answer_and_goes_on_where_it_was() -> None:
+    policy = noisy_policy()
+    first = answers(policy, 5)
+    assert len(np.unique(first.round(6), axis=0)) == 5, "the same weights and observation, other noise"
+    saved = policy.state()
+    then = answers(policy, 3)
+    resumed = noisy_policy()
+    resumed.load_state(saved)
+    np.testing.assert_array_equal(answers(resumed, 3), then)
+    assert not np.isin(answers(noisy_policy(rank=1), 5), first).any(), "each actor has noise of its own"
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,24 @@ def test_run_with_an_environment_that_raises_now_and_then_completes(tmp_path: Pa
     assert told.count("raised RuntimeError: out of luck") >= 1
     assert "environment 0 of worker" in told
     assert 'raise RuntimeError(\\"out of luck\\")' in told
+
+
+@pytest.mark.parametrize("code", [0, 2, 3])
+def test_environment_that_ends_its_process_costs_a_restart_whatever_the_exit_code(code: int, tmp_path: Path) -> None:
+    options = {**SHORT, "env_steps": 1000, "env_option": (f"code={code}", f"mark={tmp_path / 'mark'}")}
+    run = repertory.train(f"{ENVIRONMENTS}:quitting", **options, runs_dir=tmp_path)
+    assert run.result["status"] == "completed"
+    assert run.result["restarts"] in (1, 2), "both actors may get there before one leaves its mark"
+    assert f"ended with exit code {code}; started again" in events(run.directory)
+
+
+def test_script_that_calls_train_without_a_guard_is_told_so_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    wishes = "topology='collectors', env_steps=500, quiet=True"
+    script.write_text(f"import repertory\nrepertory.train('CartPole-v1', {wishes})\n")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "put the call under if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 
 
 def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: Path) -> None:

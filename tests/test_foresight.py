@@ -86,7 +86,8 @@ def learner(agent: Agent, updates: int, looks_ahead: bool) -> Iterator[tuple[Lea
     fields = BatchSlots.fields(sample_of(0, updates), SLOTS)
     slots = BatchSlots({name: np.zeros(f.shape, f.dtype) for name, f in fields.items()}, updates, lambda: None)
     ahead = Counted(agent, slots) if looks_ahead else None
-    made = Learner(agent, agent.init(0), slots, NoWeights(), Page(new_ledger()), Unwatched(), None, ahead)
+    ports = (slots, NoWeights(), Page(new_ledger()), Unwatched(), None, ahead)
+    made = Learner(agent, agent.init(0), *ports, rate=lambda _: 0.05)
     try:
         yield made, slots
     finally:

@@ -6,6 +6,8 @@ Mnih et al. 2016 (one-step Q and Sarsa: algorithm 1; n-step Q: algorithm S2), Ni
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from commands import SERVER
-from companies import company, play, turns
+from companies import company, plan_of, play, roles, turns
 from naive import Habits, Play, Step, make_spec, poisoned_lanes
 from repertory.agents.agent import LearnerState, Transitions
 from repertory.engines.shared_memory import Block
@@ -161,6 +163,25 @@ def test_update_is_due_after_so_many_steps_or_when_the_episode_ends(whole: bool)
     assert updates > 80
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_ends_in_several_environments_do_not_shorten_a_segment(whole: bool) -> None:
+    """An update is due when one of them has taken so many steps; final observations are no steps."""
+    play = play_in(3, 64, 3, Habits(terminates=0.2, truncates=0.2, waits=0.0, interrupts=0.0))
+    segments = Segments(Replay(play.lanes, n_step=5 if whole else 1, discount=GAMMA), 5, whole=whole)
+    began, updates, lengths = [0] * 3, 0, set()
+    for _ in range(500):
+        play.tick()
+        done = [len(naive.steps) for naive in play.naive]
+        since = [now - then for now, then in zip(done, began, strict=True)]
+        taken = segments.take()
+        assert (taken is not None and taken[1]) == (max(since) >= 5)
+        if max(since) >= 5:
+            began, updates = done, updates + 1
+            lengths.add(max(since))
+    assert lengths == {5}
+    assert updates > 40
+
+
 @pytest.mark.parametrize("method", ["one_step_q", "n_step_q", "sarsa", "replay"])
 def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
     """Step by step by hand, with the weights of the segment's start; sums in another order, so 1e-4 of a change."""
@@ -238,6 +259,18 @@ def test_resumed_run_copies_the_target_when_it_is_due_and_not_at_once() -> None:
     second.close()
 
 
+def test_workers_anneal_to_one_of_three_rates_with_the_papers_chances() -> None:
+    """0.1, 0.01 and 0.5 with 0.4, 0.3 and 0.3: of 3,000 workers each share is within five standard deviations."""
+    plan, ends = plan_of("hogwild"), []
+    for seed in range(1_000):
+        other = replace(plan, seed=seed)
+        for rank in range(3):
+            assert other.epsilon(0, rank) == 1.0
+            ends.append(other.epsilon(10**9, rank))
+    for rate, chance in ((0.1, 0.4), (0.01, 0.3), (0.5, 0.3)):
+        assert np.isclose(ends, rate).mean() == pytest.approx(chance, abs=0.045)
+
+
 SIZE, ADDITIONS = 20_000, 3_000
 STRUCTURE = LearnerState(*[jax.ShapeDtypeStruct((SIZE,), "float32")] * 2, (), *[jax.ShapeDtypeStruct((), "int32")] * 3)
 
@@ -289,3 +322,17 @@ def test_one_process_after_the_other_loses_nothing() -> None:
     np.testing.assert_array_equal(store_on(block).vectors()[0], 2.0 * ADDITIONS)
     assert store_on(block).latest()[0] == 2 * ADDITIONS
     block.file.close()
+
+
+def test_what_a_worker_adds_is_its_own_step_whatever_others_make_of_the_weights_meanwhile() -> None:
+    """A difference of new and old weights would take back what others add between the two looks at them."""
+    with closing(company("hogwild", begin=True)) as rehearsal:
+        (worker, *_) = roles(rehearsal, HogwildWorker)
+        state = jax.tree_util.tree_map(np.array, worker.store.live())
+        total = np.random.default_rng(0).normal(size=rehearsal.agent.layout.size).astype(np.float32)
+        changes = [
+            np.asarray(worker._change(state._replace(weights=state.weights + shift), total, 1e-3)[0])
+            for shift in (np.float32(0.0), np.float32(1000.0))
+        ]
+        assert np.abs(changes[0]).min() > 0
+        np.testing.assert_array_equal(changes[0], changes[1])

@@ -15,6 +15,8 @@ FLOORS = (
     {"__init__"},
     {"understudy", "__main__"},
     {"cli"},
+    {"completion"},
+    {"commands"},
     {"api"},
     {"studies"},
     {"runs"},
@@ -22,7 +24,8 @@ FLOORS = (
     {"topologies"},
     {"roles"},
     {"experience", "agents"},
-    {"specs", "errors", "runtime"},
+    {"user_code"},
+    {"specs", "errors", "runtime", "output"},
 )
 FILES = sorted(ROOT.rglob("*.py"))
 FORBIDDEN = {"experience": {"jax", "flax", "repertory.agents"}, "agents": {"gymnasium", "repertory.experience"}}

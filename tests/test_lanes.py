@@ -158,6 +158,9 @@ def test_the_last_action_survives_storing(actions: int) -> None:
 
 
 def test_state_of_other_size_is_refused_in_a_sentence() -> None:
-    lanes = Lanes(make_spec(), 2, 8)
+    longer, lanes = Lanes(make_spec(), 2, 9), Lanes(make_spec(), 2, 8)
+    longer.head[:] = 30
     with pytest.raises(UserError, match="resume with the options it was started with"):
-        lanes.load_state(Lanes(make_spec(), 2, 9).state())
+        lanes.load_state(longer.state())
+    with pytest.raises(UserError, match="resume with the options it was started with"):
+        lanes.load_state(Lanes(make_spec(), 3, 8).state())

@@ -12,16 +12,20 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 import chromium
-from browsing import look
+from browsing import cells, look, overlapping
 from repertory.errors import UserError
 from repertory.studies import page, statistics
-from repertory.studies.drawing import NARROW, clip
+from repertory.studies.drawing import NARROW, beside
 from repertory.studies.drawing import look as look_of
 from repertory.studies.figures import SKETCHES
+from repertory.studies.findings import Findings
 from studies_made_up import contestant, failed, final, grand, scaled, study, trial
 
 NASTY = "<script>alert('x')</script> & $x_1$"
 MOST_BYTES = 3_000_000
+DRAWN = {sketch.name for sketch in SKETCHES} - {"scaling", "curves_each"}
+"""The figures of a comparison of more than six."""
+LONG = [f"collectors, 2 actors, agent.learning_rate=0.00{digit}5, agent.discount=0.99" for digit in range(1, 9)]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def test_page_opens_without_errors_with_every_figure_visible(
     (tmp_path / f"report-{width}-{scheme}.png").write_bytes(seen.picture)
     assert seen.errors == []
     assert seen.requests == [report.as_uri()]
-    assert len(seen.figures) == len(SKETCHES) - 1  # all but scaling
+    assert len(seen.figures) == len(DRAWN)
     assert seen.blank() == []
     assert seen.overflow == 0
     paper = seen.grey[5, 5]
@@ -66,6 +70,41 @@ def test_page_of_a_scaling_study_shows_it_against_the_ideal(browser: Browser, tm
     for width in (1280, 400):
         seen = look(browser, path, width, "light")
         assert (seen.errors, seen.blank(), seen.overflow) == ([], [], 0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "head"),
+    [
+        (grand(6, 3, 5), "Time to target"),
+        (final({name: [1.0, 2.0, 3.0] for name in LONG}, "report"), "Final score"),
+        (replace(grand(6, 3, 5, "ablate"), target=None), "Final score"),
+        (scaled(), "Env steps/s"),
+    ],
+    ids=["compare", "long names", "ablate", "scale"],
+)
+def test_on_a_telephone_the_column_that_matters_stands_beside_the_name(
+    browser: Browser, tmp_path: Path, findings: Findings, head: str
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page.render(findings, []))
+    for column, boxes in cells(browser, path, 400, "All contestants")[:2]:
+        assert column in ("Contestant", head)
+        assert all(0 <= left < right <= 400 for left, right in boxes)
+    assert cells(browser, path, 400, "All contestants")[1][0] == head
+    if findings.kind != "scale":
+        assert all(right <= 400 for _, right in cells(browser, path, 400, "The best by each criterion")[1][1])
+
+
+def test_the_answer_stands_under_the_title_with_names_as_code() -> None:
+    text = page.render(final({"a<b": [1.0, 2, 3, 4], "c": [5.0, 6, 7, 8]}), [])
+    below = text.partition("</h1>")[2].lstrip()
+    assert below.startswith('<p class="answer"><code>c</code> scored highest after 60&nbsp;s, 6.5 (')
+    assert "ahead of <code>a&lt;b</code> (2.5).</p>" in below
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_two_labels_of_a_figure_overlap_in_the_browser(browser: Browser, report: Path, width: int) -> None:
+    assert overlapping(browser, report, width) == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +176,7 @@ def test_what_figures_say_is_not_rounded(tmp_path: Path) -> None:
     text = page.write(final({name: [0.925, 0.975, 0.95] for name in names}), tmp_path).read_text()
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert all(name in drawn for name in names)
-    assert len({clip(name, NARROW) for name in names}) == 2
+    assert len({*beside(names, NARROW)}) == 2
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(report: Path) -> None:
@@ -148,10 +187,9 @@ def test_ids_are_unique_and_every_reference_has_its_target(report: Path) -> None
 
 
 def test_every_figure_is_written_as_png_and_svg_with_text_as_text(report: Path) -> None:
-    names = {sketch.name for sketch in SKETCHES} - {"scaling"}
     written = {path.name for path in (report.parent / "figures").iterdir()}
-    assert written == {f"{name}.{ending}" for name in names for ending in ("png", "svg")}
-    assert ">env steps<" in (report.parent / "figures" / "score_env_steps.svg").read_text()
+    assert written == {f"{name}.{ending}" for name in DRAWN for ending in ("png", "svg")}
+    assert ">env steps, logarithmic<" in (report.parent / "figures" / "score_env_steps.svg").read_text()
 
 
 def test_the_page_says_what_was_typed_what_failed_and_where(report: Path) -> None:

@@ -216,6 +216,33 @@ def test_weights_are_fetched_and_gradients_pushed_every_so_many_gradients(
         np.testing.assert_allclose(sent, total, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("compression", ["int8", "topk"])
+def test_what_compression_keeps_back_is_sent_with_the_next_gradients(compression: str) -> None:
+    rehearsal = company("parameter_server", {"compression": compression, "topk_share": 0.2, "shards": 2})
+    stage, servers = rehearsal.stage, roles(rehearsal, GradientWorker)[1].servers
+    gradient = np.random.default_rng(0).normal(size=rehearsal.agent.layout.size).astype(np.float32)
+    total = np.zeros_like(gradient)
+    for push in range(8):
+        servers.push(jnp.asarray(gradient if push == 0 else np.zeros_like(gradient)))
+        for server, cut in enumerate(stage.slices):
+            payload = stage.gradient_slots().payload(server, 1)[1]
+            total[cut] += np.asarray(stage.compression(cut.stop - cut.start).decode(payload))
+        assert push > 0 or np.abs(total - gradient).max() > 1e-3, "the first push does not say all"
+    np.testing.assert_allclose(total, gradient, rtol=0, atol=1e-6)
+    rehearsal.close()
+
+
+def test_importance_of_a_workers_own_memory_rises_with_everybodys_steps() -> None:
+    rising = {"prioritized": True, "importance_exponent": 0.4, "importance_steps": 1_200}
+    rehearsal = company("parameter_server", agent=rising)
+    play(rehearsal, 900)
+    for worker in roles(rehearsal, GradientWorker):
+        drawer = worker.batches
+        assert drawer.env_steps() == pytest.approx(300, abs=10)
+        assert drawer.importance(drawer.env_steps()) == pytest.approx(0.4 + 0.6 * 900 / 1_200, abs=0.02)
+    rehearsal.close()
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_gradients_of_weights_older_than_the_limit_are_dropped_and_counted(shards: int) -> None:
     rehearsal = company("gorila", {"max_gradient_age": 3, "shards": shards}, {"optimizer_epsilon": 1e-3})
@@ -236,6 +263,24 @@ def test_gradients_of_weights_older_than_the_limit_are_dropped_and_counted(shard
         dropped += age > 3
         assert [int(server.page.row["dropped_stale"]) for server in servers] == [dropped] * shards
         assert slots.free(1), "a dropped gradient is taken all the same"
+    rehearsal.close()
+
+
+def test_each_server_is_told_which_of_its_own_versions_a_gradient_was_computed_with() -> None:
+    rehearsal = company("parameter_server", {"shards": 2})
+    first, second = roles(rehearsal, ParameterServer)
+    slots, connection = rehearsal.stage.gradient_slots(), roles(rehearsal, GradientWorker)[0].servers
+    gradient = jnp.ones(rehearsal.agent.layout.size)
+    for _ in range(3):
+        slots.push(1, [0, 0], [{"value": gradient[cut]} for cut in rehearsal.stage.slices])
+        assert first.step(), "the second is slower"
+    assert (first.version, second.version) == (3, 0)
+    assert connection.fetch()[0] == 3
+    slots.push(2, [3, 0], [{"value": gradient[cut]} for cut in rehearsal.stage.slices])
+    first.step()
+    assert first.version == 4, "after the fetch, so this gradient does not know of it"
+    connection.push(gradient)
+    assert [slots.payload(server, 0)[0] for server in range(2)] == [3, 0]
     rehearsal.close()
 
 

@@ -25,6 +25,8 @@ VALUES: dict[str, Any] = {
     "time/act": 0.25,
     "time/learn": 0.5,
 }
+UNROLLS = {key: value for key, value in VALUES.items() if key not in ("epsilon", "replay_ratio")}
+"""What a run of an actor-critic agent tells."""
 
 
 class FakeClock:
@@ -67,10 +69,28 @@ def test_live_view_shows_the_values_and_dashes_for_what_is_unknown(width: int) -
 @pytest.mark.parametrize("width", [80, 120])
 def test_live_view_shows_mean_percentile_and_maximum_of_the_lag(width: int) -> None:
     lag = {"policy_lag_mean": 2.344, "policy_lag_p95": 5.0, "policy_lag_max": 7}
-    text = drawn(width, VALUES | lag, Budget(300_000, None))
+    text = drawn(width, UNROLLS | lag, Budget(300_000, None))
     assert "policy lag  mean 2.34  p95 5  max 7  updates" in text
     assert "gradient age" not in text, "nobody measured it"
-    assert "policy lag" not in drawn(width, VALUES, Budget(300_000, None))
+    assert "policy lag" not in drawn(width, UNROLLS, Budget(300_000, None))
+
+
+def test_with_a_replay_the_lag_is_shown_as_the_age_of_the_samples() -> None:
+    lag = {"policy_lag_mean": 2_240.4, "policy_lag_p95": 4_100.0, "policy_lag_max": 5_003}
+    text = drawn(80, VALUES | lag, Budget(300_000, None))
+    assert "sample age  mean 2,240  p95 4,100  max 5,003  updates" in text
+    assert "policy lag" not in text
+    stream = io.StringIO()
+    Lines(stream, "title", Budget(None, None)).update(VALUES | lag)
+    assert stream.getvalue().rstrip().endswith("sample age 2,240 updates")
+
+
+def test_live_view_leaves_out_what_a_run_never_has() -> None:
+    text = drawn(80, UNROLLS, Budget(300_000, None))
+    assert "ε" not in text
+    assert "replay ratio" not in text
+    assert "loss" in text, "it has one, and does not know it yet"
+    assert text.split("loss")[1].lstrip().startswith("–")
 
 
 def test_live_view_draws_before_anything_is_known() -> None:

@@ -19,10 +19,13 @@ import twins
 from naive import Habits, Play, make_spec
 from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
 from repertory.agents.networks import NetworkOptions
+from repertory.agents.optimizing import make_optimizer
 from repertory.agents.q_learning import (
+    SLICE,
     Head,
     QLearningOptions,
     dueling,
+    learn_in_scan,
     learn_in_slices,
     make_q_learning,
 )
@@ -58,20 +61,21 @@ def vectors(agent: Agent) -> tuple[jax.Array, jax.Array]:
 
 
 def make_batch(seed: int = 0, size: int = BATCH, masked: bool = True, spec: EnvironmentSpec = SPEC) -> Transitions:
-    """Steps of every sort: terminal ones, some after several steps, some without a next action."""
+    """Steps of every sort: terminal ones, which have no next action, and some after several steps."""
     rng = np.random.default_rng(seed)
     shape, dtype = spec.observation.seen_shape, spec.observation.dtype
     mask = rng.random((size, spec.actions)) < 0.5
     mask[np.arange(size), rng.integers(0, spec.actions, size)] = True
+    next_action = rng.integers(-1, spec.actions, size).astype(np.int32)
     observe = rng.integers if dtype == "uint8" else rng.uniform
     low, high = (0, 256) if dtype == "uint8" else (-1, 1)
     return Transitions(
         observation=observe(low, high, (size, *shape)).astype(dtype),
         action=rng.integers(0, spec.actions, size).astype(np.int32),
         reward=rng.normal(scale=2.0, size=size).astype(np.float32),
-        discount=rng.choice([0.0, 0.9, 0.9**3], size).astype(np.float32),
+        discount=np.where(next_action < 0, 0.0, rng.choice([0.9, 0.9**3], size)).astype(np.float32),
         next_observation=observe(low, high, (size, *shape)).astype(dtype),
-        next_action=rng.integers(-1, spec.actions, size).astype(np.int32),
+        next_action=next_action,
         next_mask=mask if masked else None,
         weight=rng.uniform(0.2, 1.0, size).astype(np.float32),
     )
@@ -104,7 +108,7 @@ def twin_errors(
     bootstrap: NDArray[Any],
     chooser: NDArray[Any],
 ) -> NDArray[Any]:
-    """Temporal-difference errors or cross-entropies, one step after another."""
+    """Temporal-difference errors or divergences, one step after another."""
     errors = []
     z = twins.support(options.value_min, options.value_max, options.atoms)
     Q_select = twin_values(options, chooser)
@@ -113,7 +117,7 @@ def twin_errors(
         a_next = twins.bootstrap_action(Q_select[i], mask, int(batch.next_action[i]), options.sarsa)
         if options.distributional:
             m = twins.project(float(r), float(γ), z, twins.softmax(bootstrap[i, a_next]))
-            errors.append(twins.cross_entropy(m, rows[i, a]))
+            errors.append(twins.divergence(m, rows[i, a]))
         else:
             errors.append(twins.td_error(rows[i, a, 0], r, γ, bootstrap[i, a_next, 0]))
     return np.array(errors)
@@ -171,6 +175,11 @@ def test_loss_and_priorities_are_the_papers(parts: dict[str, Any]) -> None:
     errors = twin_errors(options, rows, batch, bootstrap, chooser)
     np.testing.assert_allclose(learned.priority, np.abs(errors), rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose(learned.loss, twin_loss(options, errors, batch), rtol=2e-4)
+    taken = np.abs(twin_values(options, rows))[np.arange(32), batch.action]
+    np.testing.assert_allclose(learned.value, np.mean(taken), rtol=2e-4)
+    weight = batch.weight * (np.arange(32) < 20)
+    _, learned = agent.gradient(θ, θ_target, batch._replace(weight=weight.astype(np.float32)), KEY)
+    np.testing.assert_allclose(learned.value, np.mean(taken[:20]), rtol=2e-4)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -201,7 +210,7 @@ def test_projection_keeps_all_probability_on_the_support() -> None:
     batch = make_batch(size=size, masked=False)._replace(
         action=np.zeros(size, np.int32), reward=reward, discount=discount
     )
-    # The gradient of the cross-entropy by the logits is p − m, so m can be read off.
+    # The gradient of the divergence by the logits is p − m, so m can be read off.
     total = jax.grad(lambda x: head.errors(x, batch, jnp.array(bootstrap), jnp.zeros((size, 1))).sum())
     gradient = np.asarray(total(jnp.array(rows)))
     for i, (r, γ) in enumerate(cases):
@@ -266,11 +275,10 @@ def test_a_single_legal_action_is_taken_even_if_its_value_is_terrible(only: int)
     np.testing.assert_array_equal(actions, [only] * 3)
 
 
-def test_sarsa_step_without_a_next_action_falls_back_to_the_best_legal_one() -> None:
+def test_sarsa_bootstraps_from_the_action_taken_however_low_its_value() -> None:
     head = Head(ACTIONS, 1, replace(PLAIN, sarsa=True))
     scores = jnp.array([[5.0, 9.0, 1.0, 7.0]] * 3)[..., None]
-    mask = np.array([[True, False, True, True]] * 3)
-    batch = make_batch(size=3)._replace(next_action=np.array([-1, 2, 0], np.int32), next_mask=mask)
+    batch = make_batch(size=3)._replace(next_action=np.array([3, 2, 0], np.int32))
     np.testing.assert_array_equal(head.selector(scores, batch).argmax(axis=1), [3, 2, 0])
 
 
@@ -322,14 +330,34 @@ def some_gradients(size: int, count: int = 4) -> list[NDArray[np.float32]]:
     return list(np.random.default_rng(0).normal(size=(count, size)).astype(np.float32))
 
 
-@pytest.mark.parametrize(("optimizer", "twin"), [("adam", twins.adam), ("rmsprop", twins.centred_rmsprop)])
+OPTIMIZERS = {
+    "adam": twins.adam,
+    "rmsprop": twins.centred_rmsprop,
+    "shared_rmsprop": twins.rmsprop,
+    "adagrad": twins.adagrad,
+}
+
+
+@pytest.mark.parametrize(("optimizer", "twin"), OPTIMIZERS.items(), ids=OPTIMIZERS)
 def test_steps_on_the_vector_are_the_optimisers(optimizer: Any, twin: Any) -> None:
     agent = agent_of(replace(PLAIN, optimizer=optimizer, learning_rate=0.01, optimizer_epsilon=1e-3))
-    state = begin(agent)
+    state = agent.init(0)
     θ, gradients = np.asarray(state.weights, float), some_gradients(agent.layout.size)
     for gradient in gradients:
         state = agent.apply(state, jnp.array(gradient))
     np.testing.assert_allclose(state.weights, twin(θ, gradients, 0.01, 1e-3), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.3, 7.0, 40.0])
+def test_centred_rmsprop_makes_numbers_of_gradients_that_hardly_change(scale: float) -> None:
+    """Their variance is 0, and rounding must not put it below."""
+    optimizer = make_optimizer("rmsprop", 1e-3, 1e-8)
+    gradient = jnp.asarray(scale * np.random.default_rng(0).uniform(1.0, 1.001, 1000), jnp.float32)
+    step = jax.jit(optimizer.update)
+    state = optimizer.init(gradient)
+    for _ in range(400):
+        change, state = step(gradient, state)
+        assert np.isfinite(change).all()
 
 
 @pytest.mark.parametrize(("limit", "scale"), [(0.0, 1.0), (2.0, 0.4), (5.0, 1.0), (50.0, 1.0)])
@@ -439,7 +467,7 @@ def test_several_updates_in_one_call_are_several_calls(parts: dict[str, Any]) ->
     np.testing.assert_allclose(together.weights, apart.weights, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(together.target, apart.target, rtol=1e-5, atol=1e-5)
     assert int(together.updates) == int(apart.updates) == 5
-    for name in ("loss", "priority", "gradient_norm"):
+    for name in ("loss", "priority", "gradient_norm", "value"):
         want = np.concatenate([getattr(single, name) for single in one_by_one])
         np.testing.assert_allclose(getattr(learned, name), want, rtol=1e-4, atol=1e-5)
 
@@ -458,6 +486,7 @@ def test_a_batch_learned_in_slices_is_the_whole_batch() -> None:
     np.testing.assert_allclose(sliced.loss, [whole.loss], rtol=1e-4)
     np.testing.assert_allclose(sliced.priority, [whole.priority], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(sliced.gradient_norm, [whole.gradient_norm], rtol=1e-4)
+    np.testing.assert_allclose(sliced.value, [whole.value], rtol=1e-4)
     assert int(state.updates) == 1
 
 
@@ -468,18 +497,42 @@ def test_unequal_slices_count_by_their_size_and_share_their_noise(threads: int) 
     def gradient(weights: jax.Array, _: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
         noise = jax.random.normal(key, weights.shape)
         vector = noise * jnp.mean(batch.reward)
-        return vector, Learned(jnp.mean(batch.reward), jnp.abs(batch.reward), jnp.linalg.norm(vector), jnp.zeros(()))
+        mean = jnp.mean(batch.reward)
+        return vector, Learned(mean, jnp.abs(batch.reward), jnp.linalg.norm(vector), jnp.zeros(()), 2 * mean)
 
     start = begin(agent)
     want, whole = gradient(start.weights, start.target, batch, jax.random.fold_in(start.key, 0))
-    learn = learn_in_slices(gradient, lambda state, vector: state._replace(weights=vector), threads)
+    learn = learn_in_slices(gradient, lambda state, vector, _rate: state._replace(weights=vector), threads)
     state, sliced = learn(start, stacked(batch))
     np.testing.assert_allclose(state.weights, want, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(sliced.loss, [whole.loss], rtol=1e-4)
+    np.testing.assert_allclose(sliced.value, [whole.value], rtol=1e-4)
     np.testing.assert_array_equal(sliced.priority, [whole.priority])
 
 
 # Noise.
+
+
+@pytest.mark.parametrize("in_slices", [False, True])
+@pytest.mark.parametrize("size", [4, SLICE + 1])
+def test_every_update_has_noise_of_its_own(in_slices: bool, size: int) -> None:
+    """Of several in one call, and of calls one after the other."""
+
+    def gradient(weights: jax.Array, _: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
+        noise = jax.random.normal(key, ())
+        return weights * 0.0, Learned(noise, jnp.abs(batch.reward), jnp.zeros(()), jnp.zeros(()))
+
+    def apply(state: LearnerState, _: jax.Array) -> LearnerState:
+        return state._replace(updates=state.updates + 1)
+
+    learn = (learn_in_slices if in_slices else learn_in_scan)(gradient, apply)
+    state, found = begin(agent_of(PLAIN)), []
+    for count in (3, 1, 2):
+        state, learned = learn(state, stacked(*[make_batch(size=size)] * count))
+        found += np.asarray(learned.loss).tolist()
+    want = [float(jax.random.normal(jax.random.fold_in(KEY, update), ())) for update in range(6)]
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    assert len({round(noise, 5) for noise in want}) == 6
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -520,6 +573,13 @@ def test_gradients_reach_every_sigma() -> None:
     assert len(sigmas) == 4
     for name, layer in zip(agent.layout.names, jax.tree_util.tree_leaves(agent.layout.unravel(gradient)), strict=True):
         assert np.abs(layer).max() > 0, name
+
+
+def test_every_linear_layer_of_a_noisy_network_is_noisy() -> None:
+    """Hessel et al. 2018 replace all of them."""
+    layers = NetworkOptions(kind="mlp", hidden=(6, 5))
+    names = make_q_learning(replace(PLAIN, noisy=True, dueling=True), layers, SPEC).layout.names
+    assert {name.rpartition("/")[0] for name in names} == {f"NoisyDense_{index}" for index in range(5)}
 
 
 # Every option alone, in pairs, and all together.

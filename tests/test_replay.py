@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from naive import Habits, Play, make_spec, poisoned_lanes
+from repertory.errors import UserError
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay, Sample
 
@@ -172,11 +173,44 @@ def test_only_termination_stops_the_bootstrap(end: str, discount: float) -> None
 
 def test_next_action_is_minus_one_after_an_end_and_the_action_taken_otherwise() -> None:
     play = play_in(1, 16)
-    episode(play, 3, "truncated")
+    episode(play, 3, "terminated")
     replay = Replay(play.lanes, next_actions=True)
     sample = replay.gather(np.zeros(3, np.int64), np.arange(3), np.ones(3, np.float32))
     actions = [step.action for step in play.naive[0].steps]
     np.testing.assert_array_equal(sample.next_action, [actions[1], actions[2], -1])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize("prioritization", [None, Prioritization()])
+def test_sarsa_leaves_the_truncated_step_out_and_bootstraps_the_others_from_a_known_action(
+    n: int, prioritization: Prioritization | None
+) -> None:
+    play = play_in(1, 32)
+    episode(play, 4, "truncated")
+    episode(play, 4, None)
+    play.interrupt()
+    replay = Replay(play.lanes, n_step=n, discount=GAMMA, next_actions=True, prioritization=prioritization)
+    sample = distinct(replay.sample(200, np.random.default_rng(0)))
+    assert sample.slot.tolist() == [0, 1, 2, 5, 6, 7]
+    actions = {step.slot: step.action for step in play.naive[0].steps}
+    for slot, action, discount in zip(sample.slot, sample.next_action, sample.discount, strict=True):
+        k = min(n, (3 if slot < 4 else 8) - slot)
+        assert action == actions[int(slot + k)]
+        assert discount == np.float32(GAMMA**k)
+
+
+@pytest.mark.parametrize("prioritization", [None, Prioritization()])
+def test_sarsa_refuses_to_learn_where_every_episode_is_truncated_after_one_step(
+    prioritization: Prioritization | None,
+) -> None:
+    play = play_in(1, 32)
+    for _ in range(5):
+        episode(play, 1, "truncated")
+    replay = Replay(play.lanes, next_actions=True, prioritization=prioritization)
+    with pytest.raises(UserError, match="truncated after its first step"):
+        replay.sample(4, np.random.default_rng(0))
+    episode(play, 2, "truncated")
+    assert drawn(replay.sample(4, np.random.default_rng(0))) == {(0, 10)}
 
 
 def test_uniform_draws_are_uniform_over_steps_of_lanes_filled_unequally() -> None:
@@ -406,3 +440,17 @@ def test_guard_keeps_a_distance_from_the_writer() -> None:
     guarded = Replay(play.lanes, guard=5).sample(500, np.random.default_rng(0))
     unguarded = Replay(play.lanes).sample(500, np.random.default_rng(0))
     assert guarded.slot.min() == unguarded.slot.min() + 5
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_prioritised_draws_are_spread_evenly_over_the_sum_of_priorities_in_each_batch(batches: int) -> None:
+    play = play_in(2, 40)
+    for lane in (0, 1):
+        episode(play, 32, lane=lane)
+    replay, rng = prioritized(play, exponent=1.0), np.random.default_rng(0)
+    for _ in range(20):
+        sample = replay.sample(64, rng, 0.4, batches).split(batches)
+        order = sample.lane * 32 + sample.slot  # all priorities are equal, so the sum has 64 parts of one step each
+        assert sorted(order.ravel().tolist()) == list(range(64)), "one draw from each part"
+        for batch in order:
+            assert (batch // batches).tolist() == list(range(64 // batches)), "and each batch goes over the whole sum"

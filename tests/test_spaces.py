@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import Space, spaces
@@ -11,9 +12,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repertory.errors import UserError
+from repertory.agents.networks import encode
+from repertory.errors import EnvironmentFailure, UserError
+from repertory.experience.environments import make
+from repertory.experience.lanes import Lanes
 from repertory.experience.spaces import Encoder, UnfitError, discrete_actions
-from repertory.specs import Part
+from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
 starts = st.integers(-5, 300)
@@ -50,6 +54,15 @@ def decode(space: Space[Any], numbers: list[float]) -> Any:
     return (np.array(taken).reshape(space.shape) + start).astype(space.dtype)
 
 
+def numbers(spec: ObservationSpec, row: np.ndarray) -> list[float]:
+    """What is stored, number by number."""
+    found, flat = [], row.ravel()
+    for part in spec.parts:
+        piece, flat = flat[: part.stored], flat[part.stored :]
+        found += np.frombuffer(piece.tobytes(), np.float32 if part.wide else piece.dtype).tolist()
+    return found
+
+
 def same(left: Any, right: Any) -> bool:
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
@@ -67,7 +80,7 @@ def test_encoding_is_lossless_one_by_one_and_batched(space: Space[Any], seed: in
     stored = np.empty((3, *encoder.spec.shape), encoder.spec.dtype)
     for row, sample in zip(stored, samples, strict=True):
         row[...] = encoder.one(sample)
-        assert same(decode(space, row.ravel().tolist()), sample)
+        assert same(decode(space, numbers(encoder.spec, row)), sample)
     for other in (encoder.many(batch, 3, copy=True), encoder.stack(samples)):
         assert other.dtype == encoder.spec.dtype
         np.testing.assert_array_equal(other, stored)
@@ -77,7 +90,82 @@ def test_encoding_is_lossless_one_by_one_and_batched(space: Space[Any], seed: in
 @given(trees)
 def test_parts_cover_what_is_stored(space: Space[Any]) -> None:
     spec = Encoder(space).spec
-    assert sum(part.size for part in spec.parts) == int(np.prod(spec.shape))
+    assert sum(part.stored for part in spec.parts) == int(np.prod(spec.shape))
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees, st.integers(0, 2**31))
+def test_a_network_reads_the_same_inputs_as_from_a_row_of_floats(space: Space[Any], seed: int) -> None:
+    space.seed(seed)
+    encoder, samples = Encoder(space), [space.sample() for _ in range(3)]
+    stored = encoder.stack(samples)
+    floats = np.array([numbers(encoder.spec, row) for row in stored], np.float32)
+    inputs, start = [], 0
+    for part in encoder.spec.parts:
+        piece = floats[:, start : start + part.size]
+        start += part.size
+        if part.kind == "category":
+            piece = np.eye(part.categories, dtype=np.float32)[piece.astype(int)].reshape(3, -1)
+        inputs.append(piece / np.float32(255) if part.kind == "pixel" else piece)
+    wanted = np.concatenate(inputs, axis=1)
+    assert encoder.spec.inputs == wanted.shape[1]
+    got = np.asarray(encode(stored, encoder.spec))
+    if encoder.spec.planes_first:
+        got = np.moveaxis(got, 3, 1)
+    np.testing.assert_array_equal(got.reshape(3, -1), wanted)
+
+
+CAMERA = spaces.Dict({"image": spaces.Box(0, 255, (64, 64, 3), np.uint8), "state": spaces.Box(-1, 1, (5,), np.float32)})
+
+
+def test_a_picture_beside_a_vector_is_stored_in_bytes_and_named() -> None:
+    spec = Encoder(CAMERA).spec
+    assert spec.nbytes == 64 * 64 * 3 + 4 * 5
+    assert Lanes.fields(EnvironmentSpec(spec, 2), 2, 10)["observation"].nbytes == 2 * 10 * (64 * 64 * 3 + 4 * 5)
+    assert spec.pictures == ("image (64×64×3)",)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        CAMERA["image"],
+        spaces.Tuple((CAMERA["state"], spaces.Discrete(3))),
+        spaces.Dict({"table": spaces.Box(0, 255, (64, 64), np.uint8), "state": CAMERA["state"]}),
+    ],
+)
+def test_no_picture_is_flattened_where_there_is_none_or_nothing_else(space: Space[Any]) -> None:
+    assert Encoder(space).spec.pictures == ()
+
+
+class Blinking(gym.Env[Any, Any]):
+    """A camera and a sensor that breaks at step 3."""
+
+    observation_space = CAMERA
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002
+        self.steps = 0
+        return {"image": np.full((64, 64, 3), 255, np.uint8), "state": np.zeros(5, np.float32)}, {}
+
+    def step(self, _action: int) -> Any:
+        self.steps += 1
+        observation = {"image": np.full((64, 64, 3), 255, np.uint8), "state": np.zeros(5, np.float32)}
+        observation["state"][3] = np.nan if self.steps == 3 else 1.0
+        return observation, 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
+def test_a_number_beside_a_picture_that_is_not_finite_is_named(mode: gym.vector.AutoresetMode | None) -> None:
+    gym.register("Blinking-v0", Blinking)
+    try:
+        envs = make("Blinking-v0", 2, autoreset=mode)
+        envs.reset([0, 1])
+        for _ in range(2):
+            envs.step(np.zeros(2, int))
+        with pytest.raises(EnvironmentFailure, match=r"step 3\) returned an observation .* not finite: nan at \[3\]"):
+            envs.step(np.zeros(2, int))
+    finally:
+        del gym.registry["Blinking-v0"]
 
 
 def part_cases() -> list[tuple[Space[Any], tuple[int, ...], str, tuple[Part, ...]]]:
@@ -102,7 +190,8 @@ def part_cases() -> list[tuple[Space[Any], tuple[int, ...], str, tuple[Part, ...
             "uint8",
             (Part("pixel", 12), Part("number", 3)),
         ),
-        (spaces.Tuple((number, pixels)), (14,), "float32", (number_part, Part("pixel", 12))),
+        (spaces.Tuple((number, pixels)), (20,), "uint8", (Part("number", 2, wide=True), Part("pixel", 12))),
+        (spaces.Tuple((number, spaces.Discrete(257))), (3,), "float32", (number_part, Part("category", 1, 257))),
     ]
 
 

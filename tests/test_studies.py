@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -323,6 +324,28 @@ def test_report_of_a_study_is_made_anew(study: Path, monkeypatch: pytest.MonkeyP
     assert cli.main(["report", "studies/compare-cartpole-v1"]) == 0
     assert (study / "trials.csv").read_bytes() == before
     assert (study / "report.html").exists()
+
+
+def test_report_of_a_study_whose_runs_are_gone_is_made_from_its_tables(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "kept"
+    shutil.copytree(study, copy)
+    tables = {name: (copy / name).read_bytes() for name in ("trials.csv", "evaluations.csv")}
+    shutil.rmtree(copy / "runs")
+    assert cli.main(["report", str(copy)]) == 0
+    assert {name: (copy / name).read_bytes() for name in tables} == tables
+    assert "single " in capsys.readouterr().out
+    (copy / "trials.csv").write_text("contestant,seed\nsingle")
+    assert "has no runs to report, neither in runs/ nor in trials.csv" in refusal(capsys, "report", str(copy))
+    assert (copy / "evaluations.csv").read_bytes() == tables["evaluations.csv"]
+
+
+def test_a_report_ends_with_its_answer(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(study)]) == 0
+    *_, said, place = capsys.readouterr().out.splitlines()
+    assert re.match(r"(`single`|`hogwild`|Both topologies|`single` and).* scored .*2 seeds", said)
+    assert place.endswith("report.html")
 
 
 def test_reports_that_make_no_sense_are_refused(

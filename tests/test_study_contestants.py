@@ -23,8 +23,10 @@ from repertory.studies import ablate, compare, scale
 from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
 from repertory.studies.naming import distinct, slugs
 from repertory.studies.options import AblateOptions, CompareOptions, ScaleOptions
-from repertory.studies.tables import write_tables
-from repertory.studies.warm_up import warm_up_of
+from repertory.studies.running import warm_up_of
+from repertory.studies.standings import LAG
+from repertory.studies.tables import read_tables, write_tables
+from studies_made_up import grand
 from study_commands import refusal, table
 
 # Contestants
@@ -273,6 +275,31 @@ def test_tables_hold_every_evaluation_and_every_trial(tmp_path_factory: Any, fin
     for row, trial in zip(rows, findings.trials, strict=True):
         reached = math.inf if findings.target is None else findings.target
         assert (row["target_seconds"] != "") == any(each.score >= reached for each in trial.evaluations)
+
+
+def test_tables_tell_all_that_a_report_needs(tmp_path: Path) -> None:
+    findings = grand(5, 2, 4)
+    write_tables(findings, tmp_path)
+    kept = read_tables(tmp_path)
+    again = dataclasses.replace(findings, trials=tuple(kept[one.contestant, one.seed] for one in findings.trials))
+    assert [dataclasses.replace(one, lags=()) for one in again.trials] == [
+        dataclasses.replace(one, lags=()) for one in findings.trials
+    ]
+    assert all(LAG.values(again, one.name) == LAG.values(findings, one.name) for one in findings.contestants)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write_tables(again, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_tables_of_an_older_version_and_torn_ones_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    write_tables(grand(2, 1, 3), tmp_path)
+    rows = [line.split(",") for line in (tmp_path / "trials.csv").read_text().splitlines()]
+    column = rows[0].index("busy")
+    older = "\n".join(",".join(row[:column] + row[column + 1 :]) for row in rows)
+    (tmp_path / "trials.csv").write_text(older)
+    assert {one.busy == {} for one in read_tables(tmp_path).values()} == {True}
+    (tmp_path / "evaluations.csv").write_text("contestant,seed\nsingle")
+    assert read_tables(tmp_path) == {}
 
 
 def _evaluation(row: dict[str, str]) -> Evaluation:

@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 from rliable import metrics
 
 from repertory.studies import statistics
-from repertory.studies.criteria import ENV_STEPS_PER_S, FINAL_SCORE, SCORE_PER_STEP, SECONDS_TO_TARGET
-from repertory.studies.curve_figures import apart
 from repertory.studies.curves import curve, shared_span, span
 from repertory.studies.scaling import ladder, last_that_pays
-from repertory.studies.standings import standing, standings
+from repertory.studies.standings import (
+    ENV_STEPS_PER_S,
+    FINAL_SCORE,
+    SCORE_PER_STEP,
+    SECONDS_TO_TARGET,
+    leading,
+    ranked,
+    reference,
+    standing,
+    standings,
+)
 from repertory.studies.statistics import estimate, improvement, interquartile_mean, profiles, told_apart
 from studies_made_up import final, scaled, study, trial
 
@@ -232,10 +240,24 @@ def test_scaling_is_held_against_the_fewest_actors_and_stops_where_a_step_adds_l
     assert last_that_pays(rungs).actors == 16
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=16).map(sorted))
-def test_labels_stay_in_order_within_the_figure_and_do_not_overlap(wished: list[float]) -> None:
-    heights = apart(wished, 0.05)
-    assert all(above - below >= 0.05 - 1e-9 for below, above in itertools.pairwise(heights))
-    assert heights[0] >= -1e-9
-    assert heights[-1] <= 1 + 1e-9
+def test_times_are_told_by_their_median_whether_all_seeds_get_there_or_not() -> None:
+    runs = [trial("a", seed, [0.0] * seconds + [9.0]) for seed, seconds in enumerate((1, 2, 9))]
+    found = standing(study(runs, target=5.0), SECONDS_TO_TARGET)
+    assert found is not None
+    assert (found.best.estimate.value, found.best.estimate.low, found.best.estimate.high) == (3.0, 2.0, 10.0)
+
+
+def test_the_time_to_a_target_leads_if_anybody_reached_it_else_the_score_and_of_actors_the_speed() -> None:
+    scores = {"a": [1.0] * 3, "b": [2.0] * 3}
+    assert leading(final(scores)) is leading(final(scores, target=9.0)) is FINAL_SCORE
+    assert leading(final(scores, target=2.0)) is leading(final(scores, "ablate", target=2.0)) is SECONDS_TO_TARGET
+    assert leading(scaled()) is ENV_STEPS_PER_S
+    assert standings(final(scores, target=2.0))[0].criterion is SECONDS_TO_TARGET
+
+
+def test_the_best_comes_first_but_variants_and_numbers_of_actors_keep_their_order() -> None:
+    scores = {"a": [1.0] * 3, "b": [3.0] * 3, "c": [2.0] * 3}
+    runs = [*final(scores).trials, trial("silent", 0, [])]
+    assert [one.name for one in ranked(study(runs))] == ["b", "c", "a", "silent"]
+    assert [one.name for one in ranked(study(runs, "ablate"))] == ["a", "b", "c", "silent"]
+    assert (reference(study(runs)), reference(study(runs, "ablate")), reference(study([]))) == ("b", "a", "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,7 +19,7 @@ import pytest
 
 import repertory
 from commands import result, rows, words
-from repertory import cli
+from repertory import cli, topologies
 from repertory.errors import UserError
 from repertory.runs import checkpoint
 
@@ -54,6 +56,13 @@ class Mixed(gym.Env):
     def step(self, action):
         assert self.action_space.contains(action)
         return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
+
+
+class Camera(Mixed):
+    observation_space = gym.spaces.Dict({
+        "image": gym.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        "speed": gym.spaces.Box(-1, 1, (2,), np.float32),
+    })
 
 
 class Torso(nn.Module):
@@ -154,10 +163,29 @@ def test_run_ends_in_time() -> None:
     assert result(run)["env_steps"] < 10_000_000
 
 
-@pytest.mark.parametrize(("actors", "count", "total"), [(1, 16, 501), (2, 7, 500), (1, 1, 333)])
-def test_no_more_env_steps_are_made_than_the_last_round_needs(actors: int, count: int, total: int) -> None:
-    made = train("CartPole-v1", "--actors", actors, "--envs-per-actor", count, "--env-steps", total)
-    assert total <= made["env_steps"] < total + actors * count
+@pytest.mark.parametrize(("count", "total"), [(16, 501), (14, 500), (1, 333)])
+def test_no_more_env_steps_are_made_than_the_last_round_needs(count: int, total: int) -> None:
+    made = train("CartPole-v1", "--envs-per-actor", count, "--env-steps", total)
+    assert total <= made["env_steps"] < total + count
+
+
+def test_rates_of_an_interval_leave_out_evaluations_and_checkpoints() -> None:
+    long = words("--env-steps 2000 --log-every 300 --checkpoint-every 900 --eval-episodes 50 --eval-max-steps 200")
+    train("MountainCar-v0", *long)  # whose episodes take their 200 steps while nothing is learned
+    lines = rows(Path("runs/run"))
+    paused = 0
+    for before, line in itertools.pairwise(lines):
+        resting = line["time/evaluate"] + line.get("time/checkpoint", 0.0)
+        trained = (line["seconds"] - before["seconds"]) * (1 - resting)
+        paused += resting > 0.3
+        assert line["env_steps_per_s"] == pytest.approx((line["env_steps"] - before["env_steps"]) / trained, rel=0.2)
+    assert paused, "no interval was long interrupted, so this test would see nothing"
+
+
+def test_a_score_of_zero_that_is_the_best_is_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    told = train("FrozenLake-v1")
+    assert told["score"] == told["best"]["mean"] == 0
+    assert "best:" not in capsys.readouterr().out
 
 
 def test_run_directory_holds_what_it_promises(trained: Path) -> None:
@@ -175,19 +203,44 @@ def test_run_directory_holds_what_it_promises(trained: Path) -> None:
 
 
 def test_runs_show_and_doctor_tell_what_there_is(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["runs", "--runs-dir", str(trained.parent)]) == 0
-    line = capsys.readouterr().out
-    assert line.split()[:3] == ["run", "completed", str(result(trained)["env_steps"])]
     assert cli.main(["runs", "--runs-dir", str(trained.parent), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["environment"] == "CartPole-v1"
     assert cli.main(["show", "single"]) == 0
     drawn = capsys.readouterr().out
     assert all(f"[{role}]" in drawn for role in ("actor", "replay", "learner", "evaluator"))
+    assert cli.main(["show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(topologies.TOPOLOGIES)
+    assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1, "aligned"
     assert cli.main(["doctor", "--json"]) == 0
     findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert {"Python", "cores", "memory", "extra atari"} <= findings.keys()
     assert cli.main(["doctor"]) == 0
     assert "jax" in capsys.readouterr().out
+
+
+def test_list_of_runs_is_aligned_and_tells_topology_agent_date_and_best_score(
+    trained: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "a-run-with-a-name-that-is-much-longer-than-forty-four-letters-altogether"
+    for name in ("x", long):
+        shutil.copytree(trained, place / "runs" / name)
+    told = json.loads((place / "runs/x/result.json").read_bytes())
+    told |= {"score": -1234.5, "env_steps": 1_000_000, "best": {"mean": 20_000.25}}
+    (place / "runs/x/result.json").write_text(json.dumps(told))
+    assert cli.main(["runs"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "started", "topology", "agent", "status", "env", "steps", "score", "best"]
+    assert len(lines) == 2
+    cells = {line.split()[0]: line.split() for line in lines}
+    year = json.loads((trained / "config.json").read_bytes())["origin"]["started"][:4]
+    for row in cells.values():
+        assert row[1].startswith(year)
+        assert row[3:6] == ["single", "dqn", "completed"]
+    assert cells["x"][6:] == ["1,000,000", "-1,234.5", "20,000.2"]
+    for column in ("started", "topology", "agent", "status"):
+        assert all(line[head.index(column) - 1] == " " != line[head.index(column)] for line in lines)
+    assert {len(line) for line in lines} == {len(head)}, "numbers end where their head does"
 
 
 def test_evaluation_repeats_itself_and_prints_one_json_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,8 +312,8 @@ def test_resumed_run_plays_with_its_new_weights() -> None:
     newest = checkpoint.latest(run.directory / "checkpoints")
     assert newest is not None
     saved = checkpoint.load(newest)["learner"]["learned"]["00"]
-    assert longer._player.weights.tobytes() == saved.tobytes()
-    assert run._player.weights.tobytes() != saved.tobytes()
+    assert longer._agent.weights.tobytes() == saved.tobytes()
+    assert run._agent.weights.tobytes() != saved.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -309,6 +362,21 @@ def test_every_kind_of_observation_trains(place: Path, name: str) -> None:
     made = train(name)
     assert made["updates"] > 90
     assert np.isfinite([row["loss"] for row in rows(Path("runs/run")) if row["loss"] is not None]).all()
+
+
+def test_a_picture_beside_a_vector_trains_and_is_told_of_at_the_start(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "users.py").write_text(USERS)
+    train("users.py:Camera")
+    told = "no convolution reads image (8×8×3): an observation of several parts becomes one row, here of 194 inputs"
+    assert told in capsys.readouterr().err
+    events = [json.loads(line) for line in Path("runs/run/events.jsonl").read_text().splitlines()]
+    assert [told in event["event"] for event in events] == [True]
+    assert cli.main(["train", "users.py:Camera", "--dry-run", "--json"]) == 0
+    ahead = json.loads(capsys.readouterr().out)
+    assert told in ahead["warning"]
+    assert ahead["observation"] == "194 numbers in 200 bytes"
 
 
 @pytest.mark.parametrize(

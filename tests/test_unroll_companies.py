@@ -20,7 +20,7 @@ from companies import company, play, roles, small_plan, turns
 from faults import SETTINGS, UNROLLED, experience_problems, run_faults
 from repertory.agents.agent import Agent, LearnerState, Rollout
 from repertory.engines.casting import Casting
-from repertory.engines.rehearsal import InlineCollective, Rehearsal
+from repertory.engines.rehearsal import Rehearsal
 from repertory.experience.unrolls import UnrollBatch, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.hogwild_worker import HogwildWorker
@@ -397,7 +397,7 @@ def test_thread_that_starts_again_drops_what_was_played_with_weights_that_are_go
         actor, _ = turns(rehearsal)["thread 0"]
         while not len(stage.unrolls.ready()):
             actor.step()
-        casting = Casting(stage, InlineCollective(1).part)
+        casting = Casting(stage, stage.collective)
         for dropped in (1, 1):  # the second time nothing waits
             for role in casting.build(stage.members[0]):
                 role.close()
@@ -413,7 +413,7 @@ def test_half_unroll_of_an_actor_that_starts_again_is_dropped_and_counted_once()
         for _ in range(7):  # one is whole, of the next there are two steps
             actor.step()
         assert stage.unrolls.census() == (0, 1, 1)
-        casting = Casting(stage, InlineCollective(1).part)
+        casting = Casting(stage, stage.collective)
         (again,) = casting.build(stage.members[0])
         assert stage.unrolls.census() == (1, 1, 0)
         assert int(stage.ledger["dropped_unrolls"].sum()) == 1
@@ -456,9 +456,9 @@ def test_a_loss_that_is_not_finite_spoils_no_later_one(loss: float, entropy: flo
         play(rehearsal, 300)
         ledger, sums = rehearsal.stage.ledger, ("loss_sum", "entropy_sum", "losses")
         before = [ledger[name].copy() for name in sums]
-        rehearsal.counters.loss(loss, 1, entropy)
+        rehearsal.counters.loss(loss, entropy)
         assert all((ledger[name] == old).all() for name, old in zip(sums, before, strict=True))
-        rehearsal.counters.loss(1.0, 1, 0.5)
+        rehearsal.counters.loss(1.0, 0.5)
         assert ledger["losses"].sum() == before[2].sum() + 1
 
 
@@ -469,7 +469,7 @@ def test_memory_behind_central_inference_keeps_the_replay_ratio_when_its_learner
         due = (rehearsal.counters.env_steps - 200) // 8
         assert due - 2 <= rehearsal.counters.updates <= due
         learner = next(member for member in rehearsal.stage.members if member.role == "learner")
-        (again,) = Casting(rehearsal.stage, InlineCollective(1).part).build(learner)
+        (again,) = Casting(rehearsal.stage, rehearsal.stage.collective).build(learner)
         for _ in range(5):
             again.step()
         assert due - 2 <= rehearsal.counters.updates <= due, "it does not begin with the first one"
@@ -483,7 +483,7 @@ def test_random_actions_of_an_actor_without_network_name_a_version_too() -> None
         lanes, updates = rehearsal.stage.lanes, rehearsal.counters.updates
         written = np.arange(lanes.length) < lanes.head[:, None]
         assert (lanes.version[written] >= 0).all()
-        (again,) = Casting(rehearsal.stage, InlineCollective(1).part).build(rehearsal.stage.members[0])
+        (again,) = Casting(rehearsal.stage, rehearsal.stage.collective).build(rehearsal.stage.members[0])
         assert updates - 10 <= again.policy.version <= updates, "the weights' that answered last"
         again.close()
 

@@ -58,8 +58,8 @@ def best_action(Q: Floats, mask: NDArray[np.bool_] | None) -> int:
 
 
 def bootstrap_action(Q_select: Floats, mask: NDArray[np.bool_] | None, a_next: int, sarsa: bool) -> int:
-    """The action taken next, where Sarsa knows it; else the best legal one."""
-    return a_next if sarsa and a_next >= 0 else best_action(Q_select, mask)
+    """The action taken next by Sarsa, else the best legal one."""
+    return a_next if sarsa else best_action(Q_select, mask)
 
 
 def td_error(Q_sa: float, r: float, γ: float, Q_next: float) -> float:
@@ -93,9 +93,9 @@ def project(r: float, γ: float, z: Floats, p: Floats) -> Floats:
     return m
 
 
-def cross_entropy(m: Floats, logits: Floats) -> float:
-    """−Σ_i m_i log p_i(s, a)."""
-    return -sum(m[i] * math.log(q) for i, q in enumerate(softmax(logits)))
+def divergence(m: Floats, logits: Floats) -> float:
+    """D_KL(m ‖ p(s, a)) = Σ_i m_i (log m_i − log p_i) (Hessel et al. 2018)."""
+    return sum(m[i] * (math.log(m[i]) - math.log(q)) for i, q in enumerate(softmax(logits)) if m[i] > 0)
 
 
 def noisy_linear(x: Floats, μ: Floats, σ: Floats, μ_b: Floats, σ_b: Floats, ε_in: Floats, ε_out: Floats) -> Floats:
@@ -125,4 +125,22 @@ def centred_rmsprop(θ: Floats, gradients: list[Floats], α: float, ε: float) -
         n = 0.95 * n + 0.05 * g**2
         g_mean = 0.95 * g_mean + 0.05 * g
         θ = θ - α * g / np.sqrt(n - g_mean**2 + ε)
+    return θ
+
+
+def rmsprop(θ: Floats, gradients: list[Floats], α: float, ε: float) -> Floats:
+    """Mnih et al. 2016, equation 8: g ← 0.99 g + 0.01 Δθ², θ ← θ − α Δθ / √(g + ε); nothing is centred."""
+    g = np.zeros(len(θ))
+    for Δθ in gradients:
+        g = 0.99 * g + 0.01 * Δθ**2
+        θ = θ - α * Δθ / np.sqrt(g + ε)
+    return θ
+
+
+def adagrad(θ: Floats, gradients: list[Floats], α: float, ε: float) -> Floats:
+    """Dean et al. 2012: α / √(Σ_j Δw_j²), the sum over all gradients so far and nothing else but ε."""
+    total = np.zeros(len(θ))
+    for Δw in gradients:
+        total = total + Δw**2
+        θ = θ - α * Δw / np.sqrt(total + ε)
     return θ

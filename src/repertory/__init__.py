@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.errors import UserError
 from repertory.experience.registration import register_with_gymnasium
-from repertory.runtime import cap_threads
+from repertory.runtime import cap_threads, look_for_no_display
 
 if TYPE_CHECKING:
-    from repertory.api import Run, Study, compare, evaluate, resume, train
+    from repertory.api import Run, Study, compare, evaluate, load, resume, train
+    from repertory.runs.acting import TrainedAgent
 
-__all__ = ["Run", "Study", "UserError", "compare", "evaluate", "resume", "train"]
+__all__ = ["Run", "Study", "TrainedAgent", "UserError", "compare", "evaluate", "load", "resume", "train"]
 __version__ = "0.1.0"
 
 cap_threads()
+look_for_no_display()
 register_with_gymnasium()
+
+
+def __dir__() -> list[str]:
+    """What there is, whether it was used yet or not."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repertory.runs import launch
-from repertory.runs.config import change
+from repertory.agents.networks import name_module
+from repertory.errors import UserError
+from repertory.experience.environments import name_environment
+from repertory.runs import config_file, launch
+from repertory.runs.acting import TrainedAgent, load_agent
+from repertory.runs.config import change, read_pairs
 from repertory.runs.directory import RunDirectory
-from repertory.runs.player import Player, load_player
-from repertory.runs.presets import defaults
+from repertory.runs.opening import NOTHING, Supplied
+from repertory.runs.player import load_player
+
+EnvironmentLike = str | Callable[..., Any]
+"""A name, or a function or class that makes a `gymnasium.Env`."""
+ModuleLike = str | Callable[..., Any]
+"""A name, or a function that is given the number of outputs and returns a `flax.linen.Module`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A run on disk: its result, and the agent that came out of it."""
+    """A run on disk: `result` is what its result.json says, `directory` where it is."""
 
     directory: Path
     result: Mapping[str, Any]
+    made_with: Supplied = field(default=NOTHING, repr=False, compare=False)
+    """Python objects that it was made with, which its directory does not keep."""
 
     @property
     def score(self) -> float:
@@ -30,51 +41,183 @@ class Run:
         score = self.result["score"]
         return float("nan") if score is None else float(score)
 
-    def act(self, observation: Any, action_mask: Any = None) -> int:
-        """The greedy action for one observation of the environment."""
-        return self._player.act(observation, action_mask)
+    def __repr__(self) -> str:
+        score = "none" if self.result["score"] is None else f"{self.score:.1f}"
+        steps = f"{self.result['env_steps']:,} env steps"
+        return f"<run {self.directory.name}: {self.result['status']}, score {score}, {steps}, in {self.directory}>"
 
-    def forget(self) -> None:
-        """A new episode begins: a recurrent agent starts `act` with an empty state."""
-        self._player.forget()
+    def act(self, observation: Any, action_mask: Any = None) -> Any:
+        """The best action for one observation, or for a batch of them; see `repertory.load`."""
+        return self._agent.act(observation, action_mask)
+
+    def reset(self, ended: Any = None) -> None:
+        """A new episode begins: a recurrent agent forgets the last one; see `repertory.load`."""
+        self._agent.reset(ended)
 
     @cached_property
-    def _player(self) -> Player:
-        return load_player(self.directory)
+    def _agent(self) -> TrainedAgent:
+        return load_agent(self.directory, supplied=self.made_with)
 
 
 def train(
-    environment: str,
+    environment: EnvironmentLike | None = None,
     *,
     agent: str | None = None,
     agent_options: Mapping[str, Any] | None = None,
     network_options: Mapping[str, Any] | None = None,
-    topology: str = "single",
+    topology: str | None = None,
     company_options: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
     **options: Any,
 ) -> Run:
-    """Train an agent; `options` are those of the command line, with underscores."""
+    """Train an agent on an environment, and return its `Run`.
+
+        run = repertory.train("CartPole-v1", env_steps=50_000, agent_options={"dueling": True})
+        print(run)                      # status, score, env steps, directory
+        action = run.act(observation)
+
+    What is not given is as the environment's preset has it, or else as `repertory train ENV --help` tells. A script
+    that trains on the engine `processes` needs `if __name__ == "__main__":` around the call.
+
+    What is trained:
+        environment: a Gymnasium id, `module:Id`, `path/file.py:factory`, or a function or class that makes one.
+        agent: dqn, rainbow, sarsa, a3c, impala or appo; by default the one that the topology is for.
+        agent_options: the agent's own options by name, such as `learning_rate`, `discount`, `batch_size`, `n_step`.
+        network_options: `kind`, `hidden` (a list of widths), `module` (import path of a function that returns a Flax
+            module, or the function itself), `core` (width of an LSTM), and others.
+        env_option: texts "KEY=VALUE", arguments of the environment's constructor.
+        seed: everything random in the run follows from it; 0 to 2**32 - 1.
+        config: a .json or .toml file with any of these options, or the directory of a run to take over its options;
+            arguments of this call have the last word.
+
+    How long it takes:
+        env_steps: stop after so many env steps (agent decisions, all environments added up).
+        seconds: stop after so many seconds of training.
+        target_score: stop as soon as the mean return of an evaluation reaches it.
+
+    Who does it:
+        topology: which workers there are: single, collectors, apex, impala, ...; `repertory show` lists them.
+        company_options: options of topologies with several workers.
+        engine: "inline" (one process) or "processes" (many on this machine).
+        actors: number of actors; 1 in `single`.
+        envs_per_actor: environments that each actor steps together.
+        threads: threads of each process that learns with a convolutional network; 0 = as many as there are cores.
+
+    What is measured and kept:
+        eval_every: env steps between evaluations.
+        eval_every_s: seconds between evaluations, besides those.
+        eval_episodes: greedy episodes of an evaluation.
+        eval_max_steps: steps after which an evaluation's episode counts as it stands.
+        log_every: env steps between lines of metrics.
+        checkpoint_every: env steps between checkpoints.
+        keep_checkpoints: how many checkpoints are kept.
+        runs_dir: where run directories are made.
+        name: the run directory's name; by default made of environment, seed and time.
+
+    What is shown:
+        quiet: no live view; by default there is one on a terminal and in a notebook.
+        json: the same as `quiet`; for the command line.
+        dry_run: refused; it is for the command line.
+
+    Raises `UserError` with one sentence where options can't work.
+    """
     called_at = time.time()
-    chosen = change(defaults(environment, agent, topology), {"quiet": not _has_viewer(), **options})
-    chosen = change(
-        chosen, {"agent": agent_options or {}, "network": network_options or {}, "company": company_options or {}}
-    )
+    if options.get("dry_run"):
+        raise UserError("dry_run is for the command line: repertory train ENV --dry-run")
+    file = config_file.read(config) if config is not None else config_file.ConfigFile()
+    found = environment or file.text("environment")
+    if not found:
+        raise UserError('train needs an environment, for example: repertory.train("CartPole-v1")')
+    network = dict(network_options or {})
+    made_with = Supplied(found, network.get("module"), trust=True)
+    name = name_environment(found, read_pairs(options.get("env_option", ()), "env_option"))
+    topology = topology or file.text("topology") or "single"
+    usual = file.options(name, agent or file.agent(topology) or None, topology)
+    if "module" in network:
+        network["module"] = name_module(network["module"])
+    chosen = change(usual, {"quiet": usual.quiet or not _has_viewer(), **options})
+    chosen = change(chosen, {"agent": agent_options or {}, "network": network, "company": company_options or {}})
+    file.require_trust(chosen, [name if environment else "", network.get("module")])
     result = launch.start(chosen, called_at=called_at)
-    return Run(Path(result["directory"]), result)
+    return Run(Path(result["directory"]), result, made_with)
 
 
-def resume(run: str | Path | Run, *, env_steps: int | None = None, runs_dir: str | Path = "runs") -> Run:
-    """Go on with a run from its newest checkpoint."""
-    result = launch.resume(_directory(run, runs_dir), env_steps=env_steps, quiet=not _has_viewer())
-    return Run(Path(result["directory"]), result)
+def load(
+    run: str | Path | Run,
+    *,
+    checkpoint: str | int = "newest",
+    network_module: ModuleLike | None = None,
+    trust: bool = False,
+    runs_dir: str | Path = "runs",
+) -> TrainedAgent:
+    """The agent of a run, ready to act. Its environment need not be installed, and is not built.
+
+    run: the run's name in `runs_dir`, its directory, or the `Run` that `train` returned.
+    checkpoint: `newest`, `best` (by evaluation), `exact`, or the number of env steps of one.
+    network_module: a network that was given to `train` as a Python object is given again.
+    trust: import the code of a network that the run names, though you have not trained with it on this machine.
+
+        agent = repertory.load("runs/cartpole-v1-s0-20261115-230633")
+        action = agent.act(observation)                        # one observation: an int
+        actions = agent.act(observations)                      # a batch, [N, ...]: an array of N
+        action = agent.act(observation, info["action_mask"])   # where not all actions are legal
+        agent.reset()                                          # a new episode, for agents with --network.core
+    """
+    return load_agent(_directory(run, runs_dir).path, str(checkpoint), _supplied(run, None, network_module, trust))
+
+
+def resume(
+    run: str | Path | Run,
+    *,
+    env_steps: int | None = None,
+    start_from: str | int = "newest",
+    environment: EnvironmentLike | None = None,
+    network_module: ModuleLike | None = None,
+    trust: bool = False,
+    runs_dir: str | Path = "runs",
+) -> Run:
+    """Go on with a run from a checkpoint: `newest`, `exact`, `best`, or the number of env steps of one.
+
+    What was given to `train` as a Python object is given again; `trust` a run whose code is not yours.
+    """
+    supplied = _supplied(run, environment, network_module, trust)
+    result = launch.resume(
+        _directory(run, runs_dir),
+        env_steps=env_steps,
+        start_from=str(start_from),
+        supplied=supplied,
+        quiet=not _has_viewer(),
+    )
+    return Run(Path(result["directory"]), result, supplied)
 
 
 def evaluate(
-    run: str | Path | Run, *, episodes: int = 20, seed: int = 0, runs_dir: str | Path = "runs"
+    run: str | Path | Run,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    checkpoint: str | int = "newest",
+    environment: EnvironmentLike | None = None,
+    network_module: ModuleLike | None = None,
+    trust: bool = False,
+    runs_dir: str | Path = "runs",
 ) -> dict[str, Any]:
-    """Greedy episodes with a run's newest checkpoint: mean, std, episodes, and each return and length."""
-    played = load_player(_directory(run, runs_dir).path).evaluate(episodes, seed)
+    """Greedy episodes with a run's checkpoint (`newest`, `best`, `exact`, or its env steps): mean, std, episodes,
+    and each return and length.
+
+    What was given to `train` as a Python object is given again; `trust` a run whose code is not yours.
+    """
+    supplied = _supplied(run, environment, network_module, trust)
+    played = load_player(_directory(run, runs_dir).path, supplied, str(checkpoint)).evaluate(episodes, seed)
     return played.summary()
+
+
+def _supplied(run: str | Path | Run, environment: Any, network_module: Any, trust: bool) -> Supplied:
+    """What is given now, and else what a `Run` of this session was made with."""
+    before = run.made_with if isinstance(run, Run) else NOTHING
+    now_environment = before.environment if environment is None else environment
+    now_module = before.network_module if network_module is None else network_module
+    return Supplied(now_environment, now_module, trust or before.trust)
 
 
 @dataclass(frozen=True)
@@ -97,6 +240,11 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
     from repertory.studies.options import CompareOptions
     from repertory.studies.tables import evaluation_rows, trial_rows
 
+    if not isinstance(environment, str):
+        raise UserError(
+            "compare makes each run in a process of its own and needs the environment by name; write the function into "
+            "a file and give its name, file.py:function"
+        )
     names = topologies if isinstance(topologies, str) else ",".join(topologies)
     quiet = options.pop("quiet", not _has_viewer())
     asked = change(CompareOptions(environment), {"topologies": names, "quiet": quiet, **options})

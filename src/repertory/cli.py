@@ -4,105 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import json
+import math
 import os
-import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import psutil
-import tyro
 
-from repertory.errors import EnvironmentFailure, UserError, nearest
-from repertory.runtime import start_fork_server
+from repertory.commands import (
+    CompletionOptions,
+    DoctorOptions,
+    EvaluateOptions,
+    ResumeOptions,
+    RunsOptions,
+    ShowOptions,
+    parse,
+)
+from repertory.errors import EnvironmentFailure, UserError, nearest, plain
+from repertory.experience.deadlines import end_what_hangs
+from repertory.output import forgive_output, result_stream, results_alone
+from repertory.runs import config_file
+from repertory.runtime import ending_signals, start_fork_server
 
 INTERRUPTED = 130
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    """Go on with a run from its newest checkpoint."""
-
-    run: tyro.conf.Positional[str]
-    """The run's name, or its directory."""
-    env_steps: int | None = None
-    """A new total of env steps."""
-    runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """No live view."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the result as one JSON line and nothing else."""
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """Play greedy episodes with a run's newest checkpoint."""
-
-    run: tyro.conf.Positional[str]
-    """The run's name, or its directory."""
-    episodes: int = 20
-    """How many episodes."""
-    seed: int = 0
-    """The environments' seeds follow from it."""
-    record: Path | None = None
-    """Write a film of one episode: .mp4 or .gif."""
-    runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the result as one JSON line and nothing else."""
-
-
-@dataclass(frozen=True)
-class ShowOptions:
-    """Draw a topology: its roles, and what flows between them."""
-
-    topology: tyro.conf.Positional[str]
-    """Its name."""
-
-
-@dataclass(frozen=True)
-class RunsOptions:
-    """List the runs in a directory."""
-
-    runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print them as one JSON line."""
-
-
-@dataclass(frozen=True)
-class DoctorOptions:
-    """Look whether this machine has what training needs."""
-
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the findings as one JSON line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    forgive_output()
+    end_what_hangs()
+    alone = "--json" in arguments and not {"-h", "--help"} & {*arguments}
     try:
-        with _leave_at_once():
+        with results_alone() if alone else contextlib.nullcontext(), _leave_at_once():
             return _dispatch(arguments)
     except EnvironmentFailure as error:
         if error.__cause__ is not None and _has_foreign_frame(error.__cause__):
-            traceback.print_exception(error.__cause__)
+            print(plain("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
         return _refuse(str(error))
     except UserError as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return 1
 
 
 @contextlib.contextmanager
@@ -114,7 +64,7 @@ def _leave_at_once() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
     for number in before:
         signal.signal(number, lambda *_: os._exit(INTERRUPTED))
     try:
@@ -133,6 +83,14 @@ def _has_foreign_frame(error: BaseException) -> bool:
 def _refuse(sentence: str) -> int:
     print(f"repertory: {sentence}", file=sys.stderr)
     return 2
+
+
+def _say(text: str) -> None:
+    print(f"repertory: {text}", file=sys.stderr)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value), file=result_stream(), flush=True)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -156,77 +114,42 @@ def _overview() -> str:
     return "\n".join(lines)
 
 
-def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None) -> Any:
-    """Options from the command line; tyro's complaint as one sentence."""
-    from repertory.runs.config import flag, names_of
-
-    known = {flag(name) for name in names_of(kind)} | {"--help", "-h", "--agent"}
-    known |= {re.sub(r"\.([^.]*)$", r".no-\1", name) for name in known}
-    for argument in arguments:
-        name = argument.split("=")[0].replace("_", "-")
-        if argument.startswith("--") and name not in known:
-            raise UserError(f"unknown option {argument.split('=')[0]}{nearest(name, known)}")
-    if sum(argument.split("=")[0].replace("_", "-") == "--env-option" for argument in arguments) > 1:
-        raise UserError("--env-option was given twice; give all pairs after one: --env-option KEY=VALUE KEY=VALUE")
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                kind,
-                args=list(arguments),
-                prog=f"repertory {command}",
-                default=default,
-                use_underscores=False,
-            )
-    except SystemExit as exit_:
-        if exit_.code in (0, None):
-            raise
-        raise UserError(_sentence(said.getvalue())) from None
-
-
-def _sentence(box: str) -> str:
-    """What stands between the first two rules of tyro's message; without a terminal it has no frame."""
-    lines = [line.strip("│ ") for line in box.splitlines()]
-    rules = [index for index, line in enumerate(lines) if line and (line[0] in "╭├" or not line.strip("─-"))]
-    if len(rules) < 2:
-        return "the options can't be read; see --help"
-    return " ".join(line for line in lines[rules[0] + 1 : rules[1]] if line)
-
-
 def train(arguments: list[str]) -> int:
     """train an agent on an environment"""
     called_at = psutil.Process().create_time()
-    _start_early(arguments)
+    given = _bare_words(arguments)
+    file = config_file.read(given["--config"]) if "--config" in given else config_file.ConfigFile()
+    topology = given.get("--topology") or file.text("topology") or "single"
+    _start_early(given.get("--engine") or file.text("engine"), topology)
     from repertory.runs import launch
     from repertory.runs.config import options_for
-    from repertory.runs.presets import choose_agent, defaults
+    from repertory.runs.presets import choose_agent
 
     asked = [argument for argument in arguments if argument not in ("-h", "--help")]
-    given = _bare_words(arguments)
-    topology = given.get("--topology", "single")
-    agent = given.get("--agent") or choose_agent(topology)
+    agent = given.get("--agent") or file.agent(topology) or choose_agent(topology)
     kind = options_for(agent)
-    first = parse(kind, asked, "train", kind("", topology=topology, agent_name=agent))
+    first = parse(kind, asked, "train", kind(file.text("environment"), topology=topology, agent_name=agent))
     if not first.environment and asked == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
-    chosen = defaults(first.environment, first.agent_name, first.topology)
+    chosen = file.options(first.environment, first.agent_name, first.topology)
     options = parse(kind, arguments, "train", chosen)
     options = dataclasses.replace(options, topology=chosen.topology)  # hogwild with a3c is a topology of its own
+    file.require_trust(options, [*given, *given.values()])
     if options.dry_run:
         return _dry_run(options)
     return _conclude(launch.start(options, called_at=called_at), options.json)
 
 
-def _start_early(arguments: list[str]) -> None:
+def _start_early(engine: str, topology: str) -> None:
     """Let the process that forks members import while this one does; a guess from the bare words is good enough."""
-    given = _bare_words(arguments)
-    if given.get("--engine", "processes" if given.get("--topology", "single") != "single" else "") == "processes":
+    if (engine or ("processes" if topology != "single" else "")) == "processes":
         start_fork_server()
 
 
 def _bare_words(arguments: list[str]) -> dict[str, str]:
-    """Each word and the one behind it."""
-    return dict(itertools.pairwise(" ".join(arguments).replace("=", " ").split()))
+    """Each word and the one behind it; `--option=value` is two."""
+    halves = (argument.split("=", 1) if argument.startswith("--") else [argument] for argument in arguments)
+    return dict(itertools.pairwise(itertools.chain.from_iterable(halves)))
 
 
 def _dry_run(options: Any) -> int:
@@ -237,7 +160,7 @@ def _dry_run(options: Any) -> int:
     check_memory(plan)
     values = forecast(options, plan, agent)
     if options.json:
-        print(json.dumps(values))
+        _print_json(values)
         return 0
     width = max(map(len, values))
     for key, value in values.items():
@@ -250,14 +173,23 @@ def _dry_run(options: Any) -> int:
 def _conclude(result: dict[str, Any], as_json: bool) -> int:
     """Say how a run ended."""
     if as_json:
-        print(json.dumps(result))
+        _print_json(result)
     else:
         score = "none" if result["score"] is None else f"{result['score']:.1f}"
+        if result["unfinished_episodes"]:
+            score += f" ({result['unfinished_episodes']} episodes of the evaluation were cut off: time was up)"
         print(
             f"{result['status']}: score {score} after {result['env_steps']:,} env steps and "
             f"{result['updates']:,} updates in {result['seconds']:.1f} s (start-up {result['startup_s']:.1f} s)"
         )
+        for warning in result["warnings"]:
+            print(warning)
         print(f"the run lies in {result['directory']}")
+        best = result["best"]
+        if best is not None and best["mean"] > (-math.inf if result["score"] is None else result["score"]):
+            name = Path(result["directory"]).name
+            print(f"best: score {best['mean']:.1f} at {best['env_steps']:,} env steps", end="; ")
+            print(f"play it with: repertory evaluate {name} --checkpoint best")
     return INTERRUPTED if result["status"] == "interrupted" else 0
 
 
@@ -266,32 +198,44 @@ def resume(arguments: list[str]) -> int:
     called_at = psutil.Process().create_time()
     from repertory.runs import launch
     from repertory.runs.directory import RunDirectory
+    from repertory.runs.opening import Supplied
 
     options = parse(ResumeOptions, arguments, "resume")
     if options.env_steps is not None and options.env_steps < 1:
         raise UserError(f"--env-steps must be above 0, not {options.env_steps}")
     directory = RunDirectory.open(options.run, options.runs_dir)
     result = launch.resume(
-        directory, env_steps=options.env_steps, called_at=called_at, quiet=options.quiet, json=options.json
+        directory,
+        env_steps=options.env_steps,
+        start_from=options.start_from,
+        called_at=called_at,
+        supplied=Supplied(options.environment, options.network_module, options.trust),
+        quiet=options.quiet,
+        json=options.json,
     )
     return _conclude(result, options.json)
 
 
 def evaluate(arguments: list[str]) -> int:
     """play greedy episodes with a run's agent, and film one"""
+    from repertory.experience.hush import hushed
     from repertory.runs.directory import RunDirectory
+    from repertory.runs.opening import Supplied
     from repertory.runs.player import load_player
 
     options = parse(EvaluateOptions, arguments, "evaluate")
     if options.episodes < 1:
         raise UserError(f"--episodes must be above 0, not {options.episodes}")
-    player = load_player(RunDirectory.open(options.run, options.runs_dir).path)
-    film = None if options.record is None else player.record(options.record, options.seed)
-    result = player.evaluate(options.episodes, options.seed).summary()
+    supplied = Supplied(options.environment, options.network_module, options.trust)
+    with hushed(options.quiet or options.json):
+        path = RunDirectory.open(options.run, options.runs_dir).path
+        player = load_player(path, supplied, options.checkpoint, _say)
+        film = None if options.record is None else player.record(options.record, options.seed)
+        result = player.evaluate(options.episodes, options.seed).summary()
     if film is not None:
         result["recorded"] = {"file": str(options.record), "return": float(film.returns[0])}
     if options.json:
-        print(json.dumps(result))
+        _print_json(result)
     else:
         print(f"score {result['mean']:.1f} ± {result['std']:.1f} over {result['episodes']} greedy episodes")
         if options.record is not None:
@@ -300,29 +244,27 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def show(arguments: list[str]) -> int:
-    """draw a topology"""
+    """draw a topology, or list them all"""
     from repertory import topologies
+    from repertory.runs.listing import topologies_table
     from repertory.topologies.graph import draw
 
-    print(draw(topologies.find(parse(ShowOptions, arguments, "show").topology)))
+    name = parse(ShowOptions, arguments, "show").topology
+    print(draw(topologies.find(name)) if name else topologies_table(topologies.ALL))
     return 0
 
 
 def runs(arguments: list[str]) -> int:
     """list the runs in a directory"""
     from repertory.runs.directory import list_runs
+    from repertory.runs.listing import runs_table
 
     options = parse(RunsOptions, arguments, "runs")
     found = list_runs(options.runs_dir)
     if options.json:
-        print(json.dumps(found))
+        _print_json(found)
         return 0
-    if not found:
-        print(f"no runs in {options.runs_dir}")
-    for run in found:
-        score = "–" if run["score"] is None else f"{run['score']:.1f}"
-        steps = "–" if run["env_steps"] is None else f"{run['env_steps']:,}"
-        print(f"{run['name']:<44} {run['status']:<12} {steps:>12} env steps   score {score}")
+    print(runs_table(found) if found else f"no runs in {options.runs_dir}")
     return 0
 
 
@@ -333,10 +275,18 @@ def doctor(arguments: list[str]) -> int:
     options = parse(DoctorOptions, arguments, "doctor")
     findings = examine()
     if options.json:
-        print(json.dumps(findings))
+        _print_json(findings)
     else:
         for finding in findings:
             print(f"{'ok  ' if finding['ok'] else 'LOOK'} {finding['what']:<22} {finding['found']}")
+    return 0
+
+
+def completion(arguments: list[str]) -> int:
+    """print a script that completes commands and options in bash, zsh or fish"""
+    from repertory.completion import script
+
+    print(script(parse(CompletionOptions, arguments, "completion").shell))
     return 0
 
 
@@ -383,6 +333,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "show": show,
     "runs": runs,
     "doctor": doctor,
+    "completion": completion,
 }
 
 if __name__ == "__main__":

@@ -7,11 +7,27 @@ with 2. `EnvironmentFailure` also carries the environment's own exception as its
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+SEQUENCES = re.compile(
+    "\x1b\\[[0-?]*[ -/]*[@-~]?|\x9b[0-?]*[ -/]*[@-~]?"  # colours, moves of the cursor
+    "|\x1b[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?"  # titles, links
+    "|\x1b.?"
+)
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Text of somebody else's without what a terminal would obey."""
+    return CONTROLS.sub("", SEQUENCES.sub("", text.replace("\r\n", "\n")))
 
 
 class UserError(Exception):
     """Something the user can put right; its text is one sentence."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(plain(sentence))  # it may quote an environment or a file
 
 
 class EnvironmentFailure(UserError):

@@ -10,7 +10,10 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
+import sys
+import time
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,9 @@ PR_SET_NAME = 15
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 MALLOC = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_ARENA_MAX: 1}
 UNGUARDED = 3
-"""Exit code of a member whose import of the user's script came to a call of train()."""
+"""Exit code of a member whose import of the user's script came to a call of train(); counts only before it began."""
+MOST_FILES = 4096
+"""Open files that the largest company needs, and more."""
 SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
@@ -30,6 +35,13 @@ def cap_threads() -> None:
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {SINGLE_THREAD}".strip()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def look_for_no_display() -> None:
+    """Before pygame is imported: where there is no display, SDL complains on stderr if it looks for one."""
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 
 
 def start_jax(threads: int) -> None:
@@ -107,9 +119,58 @@ def fork_server() -> Any:
     """The process that forks a company's members: everything imported, nothing started."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)  # the user's script trains while a member imports it: one word to the driver, no storm
+    _forget_stdin()
+    allow_open_files()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["repertory.engines.nursery"])
     return context
+
+
+def _forget_stdin() -> None:
+    """A program that is read from stdin has no file, but Python gives it one, which every process fails to import."""
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) == "<stdin>":
+        del main.__file__
+
+
+def ending_signals() -> list[int]:
+    """Those that ask a run to end; that of a lost connection only if nobody wants it ignored, as `nohup` does."""
+    asked: list[int] = [signal.SIGINT, signal.SIGTERM]
+    return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
+
+
+def allow_open_files() -> int:
+    """Raise the limit of open files as far as this user may, for all that is started later; returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def fork_server_pid() -> int:
+    """The number of that process; 0 if there is none."""
+    server: Any = forkserver._forkserver
+    return int(server._forkserver_pid or 0)
+
+
+def end_of_child(pid: int, seconds: float = 1.0) -> str:
+    """How a child of this process ended, without forgetting it; empty if it has not, after waiting so long for it."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return "is gone"
+        if found is not None:
+            killed = found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+            name = signal.Signals(found.si_status).name if killed else ""
+            return f"was killed by {name}" if killed else f"ended with exit code {found.si_status}"
+        if time.monotonic() > until:
+            return ""
+        time.sleep(0.01)
 
 
 def start_fork_server() -> None:
@@ -134,12 +195,28 @@ def cache_directory() -> Path:
     return Path(root) / "repertory" / "jax"
 
 
+def state_directory() -> Path:
+    """Where things are kept that belong to this user and this machine, not to a run."""
+    root = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(root) / "repertory"
+
+
 def _keep_compiled_programs(directory: Path) -> None:
     """Compile each program once and for all runs; a place that can't be written is no reason to stop."""
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        if not _can_be_written(directory):
+            return  # JAX would warn of each program that it can't keep
         jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     jax.config.update("jax_raise_persistent_cache_errors", False)
+
+
+def _can_be_written(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(directory, os.W_OK)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Padding = Literal["repeat", "zero"]
 
@@ -19,6 +21,13 @@ class Part:
     kind: Literal["number", "pixel", "category"]
     size: int
     categories: int = 0
+    wide: bool = False
+    """In a row of bytes, each number is a float32 and takes four of them."""
+
+    @property
+    def stored(self) -> int:
+        """How many elements of the stored observation this part takes."""
+        return 4 * self.size if self.wide else self.size
 
     @property
     def width(self) -> int:
@@ -35,6 +44,8 @@ class ObservationSpec:
     parts: tuple[Part, ...]
     stack: int = 1
     padding: Padding = "repeat"
+    pictures: tuple[str, ...] = ()
+    """Pictures among several parts. They are flattened with the other parts, so no convolution reads them."""
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
@@ -52,6 +63,11 @@ class ObservationSpec:
         return self.is_image and self.seen_shape[0] < self.seen_shape[2]
 
     @property
+    def inputs(self) -> int:
+        """How many inputs of a network one observation becomes."""
+        return self.stack * sum(part.width for part in self.parts)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of one stored observation."""
         return math.prod(self.shape) * (1 if self.dtype == "uint8" else 4)
@@ -65,3 +81,20 @@ class EnvironmentSpec:
     actions: int
     masked: bool = False
     frame_skip: int = 1
+    first_action: int = 0
+    """The environment's number for action 0."""
+    space: str = ""
+    """The observation space as text, by `experience/saved_spaces.py`: how the environment's observations are read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> EnvironmentSpec:
+        """What `to_dict` wrote."""
+        seen: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values["observation"].items()
+        }
+        seen["parts"] = tuple(Part(**part) for part in seen["parts"])
+        return EnvironmentSpec(**{**values, "observation": ObservationSpec(**seen)})

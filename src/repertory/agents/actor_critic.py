@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import rlax
 
-from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rollout
+from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Rollout
 from repertory.agents.kept import keep_passes
 from repertory.agents.light import make_light
 from repertory.agents.networks import (
@@ -34,7 +34,7 @@ from repertory.agents.networks import (
     choose_kind,
     convolves,
 )
-from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
+from repertory.agents.optimizing import OptimizerName, make_advance, make_change, make_optimizer, shorten_gradient
 from repertory.agents.q_learning import SLICE, fresh_state, legal, measure_layout
 from repertory.agents.vector import Layout
 from repertory.specs import EnvironmentSpec
@@ -102,9 +102,8 @@ def make_actor_critic(
     network: NetworkOptions,
     spec: EnvironmentSpec,
     threads: int = 1,
-    steps_per_update: float = 1.0,
 ) -> Agent:
-    """The agent that the options describe; `steps_per_update` turns schedules in env steps into updates."""
+    """The agent that the options describe; `threads` share a convolutional batch."""
     module = build_policy_network(network, spec.observation, spec.actions)
     layout = measure_layout(module, spec.observation, spec.actions + 1, network)
     model = Model(module, spec.actions, 2 * network.core)
@@ -126,21 +125,20 @@ def make_actor_critic(
     loss = partial(rollout_loss, options, model)
 
     def gradient(weights: jax.Array, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
-        def whole(tree: Any) -> tuple[jax.Array, jax.Array]:
+        def whole(tree: Any) -> tuple[jax.Array, Told]:
             return loss(tree, model.features(tree, batch.observation), batch)
 
-        (value, entropy), tree = jax.value_and_grad(whole, has_aux=True)(layout.unravel(weights))
+        (total, told), tree = jax.value_and_grad(whole, has_aux=True)(layout.unravel(weights))
         vector = layout.ravel(tree)
-        return vector, Learned(value, jnp.zeros(()), jnp.linalg.norm(vector), entropy)
+        return vector, Learned(total, jnp.zeros(()), jnp.linalg.norm(vector), *told)
 
-    updates = options.learning_rate_steps / steps_per_update
-    rate = falling(options.learning_rate, options.learning_rate_end, updates)
-    optimizer = make_optimizer(options.optimizer, rate, options.optimizer_epsilon)
+    optimizer = make_optimizer(options.optimizer, 1.0, options.optimizer_epsilon)
     shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
-    advance = make_advance(optimizer, lambda target, _weights, _updates: target)
+    change = make_change(optimizer, options.learning_rate)
+    advance = make_advance(change, lambda target, _weights, _updates: target, options.learning_rate)
 
-    def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
-        return advance(state, shorten(vector))
+    def apply(state: LearnerState, vector: jax.Array, rate: Rate = options.learning_rate) -> LearnerState:
+        return advance(state, shorten(vector), rate)
 
     if convolves(network, spec.observation):
         differentiate = gradient_in_slices(model, layout, loss, threads)
@@ -157,6 +155,7 @@ def make_actor_critic(
         values=jax.jit(preferences),
         gradient=differentiate,
         shorten=jax.jit(shorten),
+        change=jax.jit(change),
         advance=jax.jit(advance),
         apply=jax.jit(apply, donate_argnums=0),
         learn=partial(learn_from_rollout, options, improve),
@@ -170,6 +169,7 @@ def make_actor_critic(
         else None,
         core=2 * network.core,
         updates_per_call=options.updates_per_batch,
+        max_gradient_norm=options.max_gradient_norm,
     )
 
 
@@ -218,10 +218,14 @@ class Model:
         return jnp.concatenate([legal(rows[:, :-1], mask), rows[:, -1:]], axis=-1)
 
 
+Told = tuple[jax.Array, jax.Array]
+"""The policy's mean entropy and the mean absolute value, over the steps of a batch."""
+
+
 def rollout_loss(
     options: ActorCriticOptions, model: Model, tree: Any, features: jax.Array, batch: Rollout
-) -> tuple[jax.Array, jax.Array]:
-    """The loss of a batch of unrolls, and the policy's mean entropy."""
+) -> tuple[jax.Array, Told]:
+    """The loss of a batch of unrolls, and what there is to tell of it."""
     _, outputs = model.through_time(tree, features, batch.core, batch.first)
     values, preferences = outputs[..., -1], legal(outputs[..., :-1], batch.mask)[:-1]
     log_all = jax.nn.log_softmax(preferences)
@@ -246,7 +250,8 @@ def rollout_loss(
     entropy = -jnp.sum(chances * jnp.where(chances > 0, log_all, 0.0), axis=-1)
     each = policy + options.value_weight * rlax.l2_loss(values[:-1] - returns) - batch.entropy * entropy
     total = jnp.sum(each * weight)
-    return total * share if options.reduction == "mean" else total, jnp.sum(entropy * weight) * share
+    told = (jnp.sum(entropy * weight) * share, jnp.sum(jnp.abs(values[:-1]) * weight) * share)
+    return total * share if options.reduction == "mean" else total, told
 
 
 def worth(
@@ -281,16 +286,17 @@ def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array
     return (x - mean) / jnp.sqrt(variance + 1e-8)
 
 
-Improve = Callable[[LearnerState, Rollout], tuple[LearnerState, Learned]]
+Improve = Callable[[LearnerState, Rollout, Rate], tuple[LearnerState, Learned]]
 Differentiate = Callable[[Any, Any, Rollout, Any], tuple[jax.Array, Learned]]
 
 
 def learn_from_rollout(
-    options: ActorCriticOptions, improve: Improve, state: LearnerState, batch: Rollout
+    options: ActorCriticOptions, improve: Improve, state: LearnerState, batch: Rollout, rate: Rate | None = None
 ) -> tuple[LearnerState, Learned]:
     """All updates that a batch is worth: every epoch goes through its unrolls in another order."""
+    rate = options.learning_rate if rate is None else rate
     if options.updates_per_batch == 1:
-        return improve(state, batch)
+        return improve(state, batch, rate)
     unrolls, parts = batch.action.shape[1], options.minibatches
     chance = np.random.default_rng(np.random.SeedSequence([int(state.updates), unrolls]))
     found = []
@@ -298,9 +304,9 @@ def learn_from_rollout(
         order = chance.permutation(unrolls) if parts > 1 else np.arange(unrolls)
         for part in range(parts):
             some = order[part * unrolls // parts : (part + 1) * unrolls // parts]
-            state, learned = improve(state, some_unrolls(batch, some) if parts > 1 else batch)
+            state, learned = improve(state, some_unrolls(batch, some) if parts > 1 else batch, rate)
             found.append(learned)
-    return state, jax.tree_util.tree_map(lambda *xs: np.mean([np.asarray(x) for x in xs]), *found)
+    return state, jax.tree_util.tree_map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *found)
 
 
 def some_unrolls(batch: Rollout, which: np.ndarray[Any, Any]) -> Rollout:
@@ -313,9 +319,9 @@ def update_at_once(gradient: Any, apply: Any) -> Improve:
     """One compiled call for an update."""
 
     @partial(jax.jit, donate_argnums=0)
-    def update(state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
+    def update(state: LearnerState, batch: Rollout, rate: Rate) -> tuple[LearnerState, Learned]:
         vector, learned = gradient(state.weights, state.target, batch, state.key)
-        return apply(state, vector), learned
+        return apply(state, vector, rate), learned
 
     return update
 
@@ -324,9 +330,9 @@ def update_in_parts(gradient: Differentiate, apply: Any) -> Improve:
     """The gradient by itself, then the step."""
     step = jax.jit(apply, donate_argnums=0)
 
-    def update(state: LearnerState, batch: Rollout) -> tuple[LearnerState, Learned]:
+    def update(state: LearnerState, batch: Rollout, rate: Rate) -> tuple[LearnerState, Learned]:
         vector, learned = gradient(state.weights, state.target, batch, state.key)
-        return step(state, vector), learned
+        return step(state, vector, rate), learned
 
     return update
 
@@ -374,8 +380,8 @@ def gradient_in_slices(model: Model, layout: Layout, loss: Any, threads: int) ->
         pieces = [flat[len(flat) * i // count : len(flat) * (i + 1) // count] for i in range(count)]
         seen = each(partial(forward, tree), pieces)
         small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
-        (value, entropy), own, wanted = between(tree, [features for features, _ in seen], small)
+        (total, told), own, wanted = between(tree, [features for features, _ in seen], small)
         vector, norm = finish([own, *each(backward, [pull for _, pull in seen], wanted)])
-        return vector, Learned(value, jnp.zeros(()), norm, entropy)
+        return vector, Learned(total, jnp.zeros(()), norm, *told)
 
     return gradient

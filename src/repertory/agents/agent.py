@@ -15,10 +15,15 @@ from repertory.agents.light import LightValues
 from repertory.agents.vector import Layout
 
 Array: TypeAlias = jax.Array | NDArray[Any]
+Rate: TypeAlias = float | Array
+"""The learning rate of an update: data, so that a schedule recompiles nothing."""
 
 
 class Transitions(NamedTuple):
-    """A batch to learn from. `reward` is the n-step return, `discount` what multiplies the bootstrap (0 = none)."""
+    """A batch to learn from. `reward` is the n-step return, `discount` what multiplies the bootstrap (0 = none).
+
+    `next_action` counts only for Sarsa; -1 = none was taken, and then the discount is 0.
+    """
 
     observation: NDArray[Any]
     action: NDArray[np.int32]
@@ -65,12 +70,18 @@ class LearnerState(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What one update has to tell: its loss, a priority for each sample; of a policy how broad it is."""
+    """What one update has to tell: its loss, a priority for each sample; of a policy how broad it is.
+
+    Several updates of one call have a leading axis.
+    """
 
     loss: jax.Array
     priority: jax.Array
     gradient_norm: jax.Array
+    """Length of the gradient before it is clipped."""
     entropy: jax.Array
+    value: jax.Array
+    """Mean absolute value estimate of the batch: Q of the actions taken, or V."""
 
 
 class Keeping(NamedTuple):
@@ -88,6 +99,9 @@ class Agent:
 
     `apply` is `shorten` and then `advance`. Both parts stand alone for those who share the work: `shorten` needs the
     whole gradient, `advance` works on any slice of the vectors.
+
+    `change` is what `advance` adds to the weights, for those who add it themselves. `change`, `advance`, `apply` and
+    `learn` take the learning rate as their last argument; without it, it is that of the start.
     """
 
     init: Callable[[int], LearnerState]
@@ -95,9 +109,10 @@ class Agent:
     values: Callable[..., jax.Array]
     gradient: Callable[..., tuple[jax.Array, Learned]]
     shorten: Callable[[jax.Array], jax.Array]
-    advance: Callable[[LearnerState, jax.Array], LearnerState]
-    apply: Callable[[LearnerState, jax.Array], LearnerState]
-    learn: Callable[[LearnerState, Any], tuple[LearnerState, Learned]]
+    change: Callable[..., tuple[jax.Array, Any, jax.Array]]
+    advance: Callable[..., LearnerState]
+    apply: Callable[..., LearnerState]
+    learn: Callable[..., tuple[LearnerState, Learned]]
     layout: Layout
     noisy: bool
     light: Callable[[NDArray[np.float32]], LightValues] | None = None
@@ -115,13 +130,20 @@ class Agent:
     """Updates that `learn` makes of a rollout."""
     target_period: int = 0
     """Updates for which the target network stays as it is; 0 = it moves with each, or there is none."""
+    max_gradient_norm: float = 0.0
+    """Longer gradients are clipped by `shorten`; 0 = none."""
 
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
-        """One compiled call from several encoded gradients to the next state; `whole` = not a slice: shorten it."""
+        """One compiled call from several encoded gradients and a learning rate to the next state.
 
-        def update(state: LearnerState, payloads: list[Any]) -> LearnerState:
+        `whole` = not a slice: it is clipped, and its norm before that is given beside the state.
+        """
+
+        def update(state: LearnerState, payloads: list[Any], rate: Rate) -> tuple[LearnerState, jax.Array]:
             total = jnp.sum(jnp.stack([decode(payload) for payload in payloads]), axis=0)
             total = total / len(payloads) if mean else total
-            return self.apply(state, total) if whole else self.advance(state, total)
+            if not whole:
+                return self.advance(state, total, rate), jnp.zeros(())
+            return self.apply(state, total, rate), jnp.linalg.norm(total)
 
         return jax.jit(update, donate_argnums=0)

@@ -93,13 +93,13 @@ def keep_passes(
     def gradient(tree: Any, passes: list[Pass], batch: Any) -> tuple[jax.Array, Learned]:
         last = last_outputs(tree, batch.observation[-1])  # its value is needed, but nothing flows back through it
         small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
-        (value, entropy), wanted = between(tree, [*(each.outputs for each in passes), last], small)
+        (total, told), wanted = between(tree, [*(each.outputs for each in passes), last], small)
         steps, same = max(1, ROWS // batch.action.shape[1]), fixed(tree)
         parts = [
             backward(same, [each.rows for each in passes[i : i + steps]], wanted[i : min(i + steps, len(passes))])
             for i in range(0, len(passes), steps)
         ]
         vector, norm = added(parts)
-        return vector, Learned(value, jnp.zeros(()), norm, entropy)
+        return vector, Learned(total, jnp.zeros(()), norm, *told)
 
     return Keeping(observe, gradient)

@@ -6,10 +6,8 @@ What the outputs mean (values, dueling streams, atoms) is the agent's affair: a 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from repertory.errors import UserError
 from repertory.specs import ObservationSpec, Part
+from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
 
 Initializer = jax.nn.initializers.Initializer
 LECUN = nn.initializers.lecun_normal()
@@ -48,7 +47,7 @@ class NetworkOptions:
     hidden: tuple[int, ...] = (120, 84)
     """Widths of the hidden layers of an `mlp`."""
     module: str | None = None
-    """Your own Flax module: `package.module:build`, where `build(outputs)` returns it."""
+    """Your own Flax module: `path/file.py:build` or `package.module:build`, where `build(outputs)` returns it."""
     core: int = 0
     """Actor-critic agents: width of an LSTM between the network and its outputs; 0 = none."""
     separate: bool = False
@@ -136,7 +135,7 @@ class Network(nn.Module):
     def __call__(self, observation: jax.Array) -> jax.Array:
         dense = NoisyDense if self.noisy else partial(nn.Dense, kernel_init=self.kernel_init)
         head = NoisyDense if self.noisy else partial(nn.Dense, kernel_init=self.head_init)
-        x, last = self._features(encode(observation, self.observation))
+        x, last = self._features(encode(observation, self.observation), dense)
         outputs = []
         for width in self.streams:
             y = x
@@ -145,7 +144,7 @@ class Network(nn.Module):
             outputs.append(head(width)(y))
         return jnp.concatenate(outputs, axis=-1)
 
-    def _features(self, x: jax.Array) -> tuple[jax.Array, tuple[int, ...]]:
+    def _features(self, x: jax.Array, dense: Callable[[int], nn.Module]) -> tuple[jax.Array, tuple[int, ...]]:
         if self.kind in CONVOLUTIONS:
             layers, hidden = CONVOLUTIONS[self.kind]
             for features, size, stride in layers:
@@ -156,7 +155,7 @@ class Network(nn.Module):
             return x.reshape(x.shape[0], -1), (128,)
         x = x.reshape(x.shape[0], -1)
         for width in self.hidden[:-1]:
-            x = nn.relu(nn.Dense(width, kernel_init=self.kernel_init)(x))
+            x = nn.relu(dense(width)(x))
         return x, self.hidden[-1:]
 
 
@@ -168,13 +167,15 @@ def encode(observation: jax.Array, spec: ObservationSpec) -> jax.Array:
         flat = observation.reshape(observation.shape[0], -1)
         pieces, start = [], 0
         for part in spec.parts:
-            pieces.append(_encode_part(flat[:, start : start + part.size], part))
-            start += part.size
+            pieces.append(_encode_part(flat[:, start : start + part.stored], part))
+            start += part.stored
         x = jnp.concatenate(pieces, axis=-1)
     return jnp.moveaxis(x, 1, 3) if spec.planes_first else x
 
 
 def _encode_part(x: jax.Array, part: Part) -> jax.Array:
+    if part.wide:
+        x = jax.lax.bitcast_convert_type(x.reshape(x.shape[0], part.size, 4), jnp.float32)
     if part.kind == "category":
         one_hot = jax.nn.one_hot(x.astype(jnp.int32), part.categories)
         return one_hot.reshape(x.shape[0], -1)
@@ -303,20 +304,24 @@ class _EncodedModule(nn.Module):
         return result
 
 
+def name_module(given: Any) -> str | None:
+    """The name of what was given as `network.module`; that of a Python object carries the object along."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, nn.Module):
+        kind = type(given).__name__
+        raise UserError(
+            f"network.module takes a function of the number of outputs, not the {kind} object itself; give for "
+            f"example lambda outputs: {kind}(outputs)"
+        )
+    if not callable(given):
+        raise UserError(f"network.module takes a name or a function of the number of outputs, not {given!r}")
+    return Given(name_of(given), given)
+
+
 def _load_builder(path: str) -> Callable[[int], nn.Module]:
-    """The user's `build`, found by import path; every way this can fail is one sentence."""
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise UserError(f"network.module {path!r} does not name a function; write it as package.module:build")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise UserError(f"network.module {path!r} can't be imported: {type(error).__name__}: {error}") from None
-    build = getattr(module, attribute, None)
-    if not callable(build):
-        raise UserError(f"network.module {path!r}: {module_name} has no function {attribute!r}")
+    """The user's `build`, found by its name; every way this can fail is one sentence."""
+    build = path.call if isinstance(path, Given) else _find_builder(path)
 
     def checked(outputs: int) -> nn.Module:
         try:
@@ -327,6 +332,29 @@ def _load_builder(path: str) -> Callable[[int], nn.Module]:
             raise UserError(f"network.module {path!r} returned {type(network).__name__}, not a flax.linen.Module")
         return network
 
-    if len(inspect.signature(build).parameters) != 1:
-        raise UserError(f"network.module {path!r} must take one argument, the number of outputs")
+    try:
+        inspect.signature(build).bind(1)
+    except TypeError:
+        raise UserError(f"network.module {path!r} must take one argument, the number of outputs") from None
     return checked
+
+
+def _find_builder(path: str) -> Callable[[int], Any]:
+    if is_lost(path):
+        raise UserError(f"network.module {path} was a Python object; name it, for example as path/file.py:build")
+    place, name = split(path)
+    if not place or not name:
+        raise UserError(
+            f"network.module {path!r} does not name a function; write it as package.module:build or path/file.py:build"
+        )
+    if is_file(place) and not Path(place).is_file():
+        raise UserError(f"network.module {path!r}: there is no file {place}")
+    try:
+        module = load_file(Path(place)) if is_file(place) else import_module(place)
+    except Exception as error:
+        raise UserError(f"network.module {path!r} can't be imported: {type(error).__name__}: {error}") from None
+    build = attribute(module, name)
+    if not callable(build):
+        raise UserError(f"network.module {path!r}: {place} has no function {name!r}")
+    found: Callable[[int], Any] = build
+    return found

@@ -12,27 +12,43 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from repertory.agents.agent import LearnerState
+from repertory.agents.agent import LearnerState, Rate
 
 OptimizerName = Literal["adam", "rmsprop", "shared_rmsprop", "adagrad"]
+Change = Callable[..., tuple[jax.Array, Any, jax.Array]]
+"""From a learner state, a gradient and a learning rate to what to add to the weights, the optimiser's new statistics,
+and whether the gradient was finite."""
 Follow = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """From target, new weights and updates made to the next target."""
-
-
-def falling(start: float, end: float, updates: float) -> Any:
-    """A step size that falls linearly over so many updates; 0 = it stays."""
-    return start if updates <= 0 else optax.linear_schedule(start, end, max(1, int(updates)))
 
 
 def make_optimizer(name: OptimizerName, rate: Any, epsilon: float) -> optax.GradientTransformation:
     """The optimiser; all of them work number by number, so a slice of the vector is enough."""
     if name == "adam":
         return optax.adam(rate, eps=epsilon)
-    if name == "adagrad":
-        return optax.adagrad(rate, eps=epsilon)
+    if name == "adagrad":  # Optax would begin the sum of squares with 0.1, Downpour and Gorila begin with nothing
+        return optax.adagrad(rate, initial_accumulator_value=0.0, eps=epsilon)
     if name == "shared_rmsprop":
         return optax.rmsprop(rate, decay=0.99, eps=epsilon)
-    return optax.rmsprop(rate, decay=0.95, eps=epsilon, centered=True)
+    return optax.chain(scale_by_deviation(0.95, epsilon), optax.scale_by_learning_rate(rate))
+
+
+def scale_by_deviation(decay: float, epsilon: float) -> optax.GradientTransformation:
+    """Centred RMSProp (Graves 2013): gradients over their running standard deviation.
+
+    In Optax's own, where a gradient hardly changes, rounding can leave a variance below 0, whose root is NaN.
+    """
+
+    def init(weights: Any) -> Any:
+        return jnp.zeros_like(weights), jnp.zeros_like(weights)
+
+    def update(gradient: Any, moments: Any, weights: Any = None) -> Any:
+        del weights
+        mean = decay * moments[0] + (1 - decay) * gradient
+        square = decay * moments[1] + (1 - decay) * gradient**2
+        return gradient * jax.lax.rsqrt(jnp.maximum(square - mean**2, 0.0) + epsilon), (mean, square)
+
+    return optax.GradientTransformation(init, update)
 
 
 def shorten_gradient(gradient: jax.Array, limit: float) -> jax.Array:
@@ -43,17 +59,28 @@ def shorten_gradient(gradient: jax.Array, limit: float) -> jax.Array:
     return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
 
 
-def make_advance(
-    optimizer: optax.GradientTransformation, follow: Follow
-) -> Callable[[LearnerState, jax.Array], LearnerState]:
-    """Step, move the target. A gradient that is not finite changes nothing and is counted."""
+def make_change(optimizer: optax.GradientTransformation, start: float) -> Change:
+    """The optimiser's step. A gradient that is not finite changes nothing.
 
-    def advance(state: LearnerState, gradient: jax.Array) -> LearnerState:
+    The optimiser is built for learning rate 1; its step is multiplied by the rate given, or by that at the `start`.
+    """
+
+    def change(state: LearnerState, gradient: jax.Array, rate: Rate = start) -> tuple[jax.Array, Any, jax.Array]:
         finite = jnp.isfinite(jnp.sum(jnp.abs(gradient)))
         safe = jnp.where(finite, gradient, 0.0)
         step, moments = optimizer.update(safe, state.optimizer, state.weights)
-        weights = jnp.where(finite, optax.apply_updates(state.weights, step), state.weights)
         moments = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), moments, state.optimizer)
+        return jnp.where(finite, rate * step, 0.0), moments, finite
+
+    return change
+
+
+def make_advance(change: Change, follow: Follow, start: float) -> Callable[..., LearnerState]:
+    """Step, move the target; gradients that are not finite are counted."""
+
+    def advance(state: LearnerState, gradient: jax.Array, rate: Rate = start) -> LearnerState:
+        step, moments, finite = change(state, gradient, rate)
+        weights = state.weights + step
         updates = state.updates + 1
         target = jnp.where(finite, follow(state.target, weights, updates), state.target)
         return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)

@@ -8,7 +8,7 @@ are summed when a batch is sampled, so every target here is `reward + discount Â
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +22,10 @@ import numpy as np
 import optax
 import rlax
 
-from repertory.agents.agent import Agent, Array, Learned, LearnerState, Transitions
+from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Transitions
 from repertory.agents.light import make_light
 from repertory.agents.networks import NetworkOptions, build_network, choose_kind, convolves
-from repertory.agents.optimizing import OptimizerName, falling, make_advance, make_optimizer, shorten_gradient
+from repertory.agents.optimizing import OptimizerName, make_advance, make_change, make_optimizer, shorten_gradient
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.specs import EnvironmentSpec, ObservationSpec
@@ -111,12 +111,8 @@ def make_q_learning(
     network: NetworkOptions,
     spec: EnvironmentSpec,
     threads: int = 1,
-    batches_per_update: int = 1,
 ) -> Agent:
-    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch.
-
-    Where several workers' gradients make one update, `batches_per_update` says how many.
-    """
+    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch."""
     atoms = options.atoms if options.distributional else 1
     streams = (atoms, spec.actions * atoms) if options.dueling else (spec.actions * atoms,)
     module = build_network(network, spec.observation, streams, options.noisy)
@@ -134,7 +130,7 @@ def make_q_learning(
     def act(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
         return jnp.argmax(values(weights, observation, mask, key), axis=-1)
 
-    def loss(tree: Any, target: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def loss(tree: Any, target: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Any]:
         keys = jax.random.split(key, 3) if options.noisy else (None, None, None)
         frozen = jax.lax.stop_gradient(tree)
         slow = layout.unravel(target) if options.target else frozen
@@ -142,22 +138,25 @@ def make_q_learning(
         bootstrap = rows(slow, batch.next_observation, keys[1]) if known is None else jnp.asarray(known)[..., None]
         chooser = rows(frozen, batch.next_observation, keys[2]) if options.double else bootstrap
         selector = head.selector(chooser, batch)
-        errors = head.errors(rows(tree, batch.observation, keys[0]), batch, bootstrap, selector)
-        return jnp.mean(batch.weight * head.penalty(errors)), jnp.abs(errors)
+        now = rows(tree, batch.observation, keys[0])
+        errors = head.errors(now, batch, bootstrap, selector)
+        return jnp.mean(batch.weight * head.penalty(errors)), (jnp.abs(errors), head.size_of_values(now, batch))
 
     def gradient(
         weights: jax.Array, target: jax.Array, batch: Transitions, key: jax.Array
     ) -> tuple[jax.Array, Learned]:
-        (value, priority), tree = jax.value_and_grad(loss, has_aux=True)(layout.unravel(weights), target, batch, key)
+        found, tree = jax.value_and_grad(loss, has_aux=True)(layout.unravel(weights), target, batch, key)
+        total, (priority, value) = found
         vector = layout.ravel(tree)
-        return vector, Learned(value, priority, jnp.linalg.norm(vector), jnp.zeros(()))
+        return vector, Learned(total, priority, jnp.linalg.norm(vector), jnp.zeros(()), value)
 
-    optimizer = make_optimizer(options.optimizer, make_rate(options, batches_per_update), options.optimizer_epsilon)
+    optimizer = make_optimizer(options.optimizer, 1.0, options.optimizer_epsilon)
     shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
-    advance = make_advance(optimizer, partial(move_target, options))
+    change = make_change(optimizer, options.learning_rate)
+    advance = make_advance(change, partial(move_target, options), options.learning_rate)
 
-    def apply(state: LearnerState, vector: jax.Array) -> LearnerState:
-        return advance(state, shorten(vector))
+    def apply(state: LearnerState, vector: jax.Array, rate: Rate = options.learning_rate) -> LearnerState:
+        return advance(state, shorten(vector), rate)
 
     start = jax.jit(partial(fresh_state, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
     return Agent(
@@ -166,14 +165,16 @@ def make_q_learning(
         values=jax.jit(values),
         gradient=jax.jit(gradient),
         shorten=jax.jit(shorten),
+        change=jax.jit(change),
         advance=jax.jit(advance),
         apply=jax.jit(apply, donate_argnums=0),
-        learn=learn_in_slices(gradient, apply, threads)
+        learn=learn_in_slices(gradient, apply, threads, options.learning_rate)
         if convolves(network, spec.observation)
-        else learn_in_scan(gradient, apply),
+        else learn_in_scan(gradient, apply, options.learning_rate),
         layout=layout,
         noisy=options.noisy,
         target_period=options.target_period if options.target and options.target_tau <= 0 else 0,
+        max_gradient_norm=options.max_gradient_norm,
         light=None
         if options.noisy or options.distributional or network.module or choose_kind(network, spec.observation) != "mlp"
         else make_light(layout, spec.observation, len(network.hidden), options.dueling),
@@ -206,30 +207,26 @@ class Head:
         return jnp.sum(jax.nn.softmax(rows) * self.support, axis=-1)
 
     def selector(self, chooser: jax.Array, batch: Transitions) -> jax.Array:
-        """Scores whose maximum is the action to bootstrap from; a truncated Sarsa step has no next action."""
-        scores = legal(self.expected(chooser), batch.next_mask)
-        if not self.options.sarsa:
-            return scores
-        taken = jax.nn.one_hot(batch.next_action, self.actions)
-        return jnp.where((batch.next_action >= 0)[:, None], taken, scores)
+        """Scores whose maximum is the action to bootstrap from: for Sarsa the one taken next."""
+        if self.options.sarsa:
+            return jax.nn.one_hot(batch.next_action, self.actions)
+        return legal(self.expected(chooser), batch.next_mask)
 
     def errors(self, rows: jax.Array, batch: Transitions, bootstrap: jax.Array, selector: jax.Array) -> jax.Array:
-        """Temporal-difference errors, or cross-entropies from the projected target distribution."""
+        """Temporal-difference errors, or how far distributions diverge from their projected targets."""
         chex.assert_equal_shape([rows, bootstrap])
         if self.options.distributional:
-            return jax.vmap(rlax.categorical_double_q_learning, (None, 0, 0, 0, 0, None, 0, 0))(
-                self.support,
-                rows,
-                batch.action,
-                batch.reward,
-                batch.discount,
-                self.support,
-                bootstrap,
-                selector,
-            )
+            each = jax.vmap(divergence, (None, 0, 0, 0, 0, 0, 0))
+            return each(self.support, rows, batch.action, batch.reward, batch.discount, bootstrap, selector)
         return jax.vmap(rlax.double_q_learning)(
             rows[..., 0], batch.action, batch.reward, batch.discount, bootstrap[..., 0], selector
         )
+
+    def size_of_values(self, rows: jax.Array, batch: Transitions) -> jax.Array:
+        """Mean of |Q| of the actions taken; rows that weigh nothing do not count."""
+        taken = jnp.take_along_axis(self.expected(rows), jnp.asarray(batch.action)[:, None], axis=-1)[:, 0]
+        counts = jnp.asarray(batch.weight) > 0
+        return jnp.sum(jnp.abs(taken) * counts) / jnp.maximum(1, jnp.sum(counts))
 
     def penalty(self, errors: jax.Array) -> jax.Array:
         """The loss of each error."""
@@ -245,16 +242,27 @@ def dueling(outputs: jax.Array, actions: int, atoms: int) -> jax.Array:
     return value + advantage - jnp.mean(advantage, axis=1, keepdims=True)
 
 
+def divergence(
+    support: jax.Array,
+    logits: jax.Array,
+    action: Array,
+    reward: Array,
+    discount: Array,
+    next_logits: jax.Array,
+    selector: jax.Array,
+) -> jax.Array:
+    """Kullback-Leibler divergence from the projected target distribution: what C51 minimises and Rainbow prioritises.
+
+    The target's own entropy has no gradient, so that of the cross-entropy is the same.
+    """
+    ahead = jax.nn.softmax(next_logits[jnp.argmax(selector)])
+    target = jax.lax.stop_gradient(rlax.categorical_l2_project(reward + discount * support, ahead, support))
+    return -jnp.sum(target * jax.nn.log_softmax(logits[action])) - jnp.sum(jax.scipy.special.entr(target))
+
+
 def legal(values: jax.Array, mask: Array | None) -> jax.Array:
     """Values with illegal actions so low that no maximum finds them."""
     return values if mask is None else jnp.where(mask, values, ILLEGAL)
-
-
-def make_rate(options: QLearningOptions, batches_per_update: int = 1) -> Any:
-    """The step size by updates made."""
-    samples = (options.learning_rate_steps - options.learning_starts) * options.replay_ratio
-    updates = max(1, samples / (options.batch_size * batches_per_update)) if options.learning_rate_steps else 0
-    return falling(options.learning_rate, options.learning_rate_end, updates)
 
 
 def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array) -> jax.Array:
@@ -266,16 +274,16 @@ def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array
     return optax.periodic_update(weights, target, updates, options.target_period)
 
 
-def learn_in_scan(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerState, Learned]]:
-    """Several updates in one compiled call; batches carry a leading axis of updates."""
-
-    def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
-        key = jax.random.fold_in(state.key, state.updates)
-        vector, learned = gradient(state.weights, state.target, batch, key)
-        return apply(state, vector), learned
+def learn_in_scan(gradient: Any, apply: Any, start: float) -> Callable[..., tuple[LearnerState, Learned]]:
+    """Several updates in one compiled call, at one learning rate; batches carry a leading axis of updates."""
 
     @partial(jax.jit, donate_argnums=0)
-    def learn(state: LearnerState, batches: Transitions) -> tuple[LearnerState, Learned]:
+    def learn(state: LearnerState, batches: Transitions, rate: Rate = start) -> tuple[LearnerState, Learned]:
+        def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+            key = jax.random.fold_in(state.key, state.updates)
+            vector, learned = gradient(state.weights, state.target, batch, key)
+            return apply(state, vector, rate), learned
+
         if batches.action.shape[0] == 1:
             state, learned = update(state, jax.tree_util.tree_map(lambda x: x[0], batches))
             return state, jax.tree_util.tree_map(lambda x: x[None], learned)
@@ -285,44 +293,49 @@ def learn_in_scan(gradient: Any, apply: Any) -> Callable[..., tuple[LearnerState
 
 
 def learn_in_slices(
-    gradient: Any, apply: Any, threads: int = 1
-) -> Callable[[LearnerState, Transitions], tuple[LearnerState, Learned]]:
+    gradient: Any, apply: Any, threads: int = 1, start: float = 1.0
+) -> Callable[..., tuple[LearnerState, Learned]]:
     """One compiled call for each slice of a batch, slices side by side on several threads.
 
     XLA's CPU back end runs a convolution inside `scan` 10 to 30 times slower, and gives one call no second core; so
     updates and slices are counted by Python. A batch of one slice is one call.
     """
 
-    def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+    def update(state: LearnerState, batch: Transitions, rate: Rate) -> tuple[LearnerState, Learned]:
         vector, learned = gradient(state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates))
-        return apply(state, vector), learned
+        return apply(state, vector, rate), learned
 
-    def combine(state: LearnerState, parts: list[tuple[jax.Array, Learned]]) -> tuple[LearnerState, Learned]:
-        sizes = [learned.priority.shape[0] for _, learned in parts]
-        shares = [size / sum(sizes) for size in sizes]
-        vector = sum(share * part for share, (part, _) in zip(shares, parts, strict=True))
-        loss = sum(share * learned.loss for share, (_, learned) in zip(shares, parts, strict=True))
-        priority = jnp.concatenate([learned.priority for _, learned in parts])
-        return apply(state, vector), Learned(jnp.asarray(loss), priority, jnp.linalg.norm(vector), jnp.zeros(()))
+    def combine(
+        state: LearnerState, parts: list[tuple[jax.Array, Learned]], rate: Rate
+    ) -> tuple[LearnerState, Learned]:
+        vectors, told = zip(*parts, strict=True)
+        sizes = [learned.priority.shape[0] for learned in told]
+
+        def mean(values: Iterable[jax.Array]) -> jax.Array:
+            return jnp.asarray(sum(size / sum(sizes) * value for size, value in zip(sizes, values, strict=True)))
+
+        vector, loss, value = mean(vectors), mean(each.loss for each in told), mean(each.value for each in told)
+        priority = jnp.concatenate([learned.priority for learned in told])
+        return apply(state, vector, rate), Learned(loss, priority, jnp.linalg.norm(vector), jnp.zeros(()), value)
 
     whole, part, finish = jax.jit(update, donate_argnums=0), jax.jit(gradient), jax.jit(combine, donate_argnums=0)
     pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
 
-    def update_in_slices(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
+    def update_in_slices(state: LearnerState, batch: Transitions, rate: Rate) -> tuple[LearnerState, Learned]:
         slices = slice_batch(batch, threads)
         if len(slices) == 1:
-            return whole(state, batch)
+            return whole(state, batch, rate)
         key = jax.random.fold_in(state.key, state.updates)
 
         def one(piece: Transitions) -> tuple[jax.Array, Learned]:
             return jax.block_until_ready(part(state.weights, state.target, piece, key))
 
-        return finish(state, list(pool.map(one, slices) if pool is not None else map(one, slices)))
+        return finish(state, list(pool.map(one, slices) if pool is not None else map(one, slices)), rate)
 
-    def learn(state: LearnerState, batches: Transitions) -> tuple[LearnerState, Learned]:
+    def learn(state: LearnerState, batches: Transitions, rate: Rate = start) -> tuple[LearnerState, Learned]:
         results = []
         for index in range(batches.action.shape[0]):
-            state, learned = update_in_slices(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches))
+            state, learned = update_in_slices(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches), rate)
             results.append(learned)
         return state, jax.tree_util.tree_map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ ENGINES = ("inline", "processes")
 class Engine(Protocol):
     """What a run asks of whatever hosts its roles."""
 
+    agent: Agent
     counters: Page
     dismissed: Callable[[], bool]
 
@@ -33,8 +35,15 @@ class Engine(Protocol):
     def rounds(self) -> Iterator[None]:
         """Runs; yields often, for whoever watches."""
 
-    def ask(self, index: int) -> None:
-        """Evaluate the weights of now; `index` chooses the seeds."""
+    @property
+    def finished_episodes(self) -> int:
+        """Episodes of the evaluation under way that have ended."""
+
+    def ask(self, index: int, seconds: float = math.inf, *, urgent: bool = False) -> None:
+        """Evaluate the weights of now, for so many seconds at most; `index` chooses the seeds.
+
+        An urgent evaluation takes the place of one that is under way.
+        """
 
     def answer(self) -> Answer | None:
         """The next evaluation that is done."""

@@ -128,6 +128,11 @@ class BatchSlots:
         values = {name: self._arrays[name][batch % self.count] for name in self._names}
         return Sample(**{"next_mask": None, **values}).split(self._updates)
 
+    def example(self) -> Sample:
+        """The learner's: a sample of the right shapes, to compile with."""
+        values = {name: self._arrays[name][0] for name in self._names}
+        return Sample(**{"next_mask": None, **values, "weight": np.ones_like(values["weight"])}).split(self._updates)
+
     def ahead(self) -> None:
         """The memory draws by itself."""
 

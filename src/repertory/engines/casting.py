@@ -78,7 +78,11 @@ class Casting:
             "trainer": self._trainer,
             "adjuster": self._adjuster,
         }
-        return builders[member.role](member, self._enter(member))
+        roles = builders[member.role](member, self._enter(member))
+        for role in roles:
+            if isinstance(role, Learner | HogwildWorker | GradientWorker | Rank | EvaluationDesk):
+                role.warm_up()
+        return roles
 
     def _enter(self, member: Member) -> Page:
         """The page of a member that starts."""
@@ -154,9 +158,17 @@ class Casting:
         epsilon = plan.exploration(rank)
         return (lambda _: epsilon(page.own_env_steps * plan.actors)) if plan.topology.has("rank") else epsilon
 
+    def _rate(self, page: Page) -> Callable[[], float]:
+        """The learning rate of now; ranks that are in step count their own steps for it, as for ε."""
+        plan = self.stage.plan
+        if plan.topology.has("rank"):
+            return lambda: plan.learning_rate(page.own_env_steps * plan.actors)
+        return lambda: plan.learning_rate(page.env_steps)
+
     def _started(self, actor: Actor) -> Actor:
         actor.policy.pull()  # type: ignore[attr-defined]  # random actions name a version, too
         self.begin(actor)
+        actor.warm_up()
         return actor
 
     def _unroll_actor(self, page: Page, rank: int, group: int, policy: RemotePolicy | DrawingPolicy) -> Actor:
@@ -307,7 +319,8 @@ class Casting:
             batches = self._drawer(page, None, plan.q.updates_per_call)
             batches.pacing.updates = page.updates
         ahead = Foresight(stage.agent, batches, self.spare) if self.spare and Foresight.possible(stage.agent) else None
-        return [Learner(stage.agent, learned, batches, stage.board(), page, Unwatched(), safe, ahead)]
+        ports = (batches, stage.board(), page, Unwatched(), safe, ahead)
+        return [Learner(stage.agent, learned, *ports, rate=plan.learning_rate)]
 
     def _unroll_batches(self, page: Page, reader: int) -> UnrollBatches:
         stage, plan = self.stage, self.stage.plan
@@ -387,6 +400,7 @@ class Casting:
             page,
             Unwatched(),
             target_steps=company.target_steps,
+            rate=self.stage.plan.learning_rate,
             key=self._key(page, member.rank),
             leads=member.rank == 0,
         )
@@ -434,6 +448,7 @@ class Casting:
             safe,
             rank=rank,
             tell_workers=stage.bell("worker"),
+            rate=stage.plan.learning_rate,
         )
         return [server]
 
@@ -464,6 +479,7 @@ class Casting:
             page,
             Unwatched(),
             target_steps=company.target_steps,
+            rate=plan.learning_rate,
             key=self._key(page, rank),
             leads=rank == 0,
             acted=(lambda: (policy.version, policy.current)) if whole else None,
@@ -476,7 +492,8 @@ class Casting:
         drawer = self._drawer(page, member.rank)
         learner = self._equal_learner(member, page, drawer)
         period = self.stage.plan.company.pull_period
-        may_play = self._unless(page, drawer.owed)
+        # Nor while the others' gradients are missing: how long that takes must not decide what is played.
+        may_play = self._unless(page, lambda: learner.waiting or drawer.owed())
         return [self._actor(member, page, learner.weights, may_play, pull_period=period), learner]
 
     def _equal_learner(self, member: Member, page: Page, batches: Drawer | UnrollBatches) -> Rank:
@@ -495,6 +512,7 @@ class Casting:
             safe,
             stage.arrays["checksums"][rank],
             rank=rank,
+            rate=self._rate(page),
         )
 
     def _evaluator(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,7 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.engines.plan import Plan
+from repertory.engines.reports import trace_of
 from repertory.engines.stage import Stage
+from repertory.errors import UserError
 from repertory.roles.evaluator import Episodes
 from repertory.roles.learner import check_finite
 from repertory.roles.ledger import RECENT, Ledger
@@ -19,61 +23,121 @@ QUEUEING = ("memory", "server", "learner", "trainer", "predictor", "inference", 
 
 
 class Answer(NamedTuple):
-    """An evaluation, and the counters behind the weights that it was played with."""
+    """An evaluation, the counters behind the weights that it was played with, and those weights."""
 
     env_steps: int
     updates: int
     episodes: Episodes
+    weights: NDArray[np.float32]
+
+
+class Question(NamedTuple):
+    """An evaluation that is asked for: `number` chooses its seeds, `seconds` is how long it may take."""
+
+    number: int
+    env_steps: int
+    updates: int
+    weights: NDArray[np.float32]
+    seconds: float
 
 
 class Evaluations:
     """Asks the evaluator, one evaluation at a time, always with a snapshot.
 
     While one is under way, the newest question waits for it and takes the place of an older one that waits: a slow
-    evaluator is asked less often, never ever later.
+    evaluator is asked less often, never ever later. An urgent one takes the place of the one under way.
     """
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._arrays = stage, stage.named("evaluation")
-        self._asked: list[tuple[int, int, int, NDArray[np.float32]]] = []
-        self._under_way: tuple[int, int, int, NDArray[np.float32]] | None = None
+        self._asked: Question | None = None
+        self._under_way: Question | None = None
 
-    def ask(self, index: int) -> None:
+    def ask(self, index: int, seconds: float = math.inf, *, urgent: bool = False) -> None:
         """Evaluate the weights of now; `index` chooses the seeds."""
         env_steps = int(self._stage.ledger["env_steps"].sum())
         updates, weights = self._stage.weights()
-        self._asked = [(index, env_steps, updates, weights.copy())]
+        self._asked = Question(index, env_steps, updates, weights.copy(), seconds)
+        if urgent:
+            self._under_way = None
         self._send()
 
     def _send(self) -> None:
-        if self._under_way is not None or not self._asked:
+        if self._under_way is not None or self._asked is None:
             return
-        self._under_way = self._asked.pop(0)
-        self._arrays["weights"][:] = self._under_way[3]
-        self._arrays["asked"][1] = self._under_way[0]
-        self._arrays["asked"][0] = int(self._arrays["answered"][0]) + 1
+        self._under_way, self._asked = self._asked, None
+        asked = self._arrays["asked"]
+        asked[0] |= 1  # first: whoever still reads or plays the one before sees that it is out of date
+        self._arrays["weights"][:] = self._under_way.weights
+        self._arrays["seconds"][0] = self._under_way.seconds
+        asked[1] = self._under_way.number
+        asked[0] += 1
         self._stage.bell("evaluator")()
 
     def answer(self) -> Answer | None:
         """The next evaluation that is done."""
-        if self._under_way is None or int(self._arrays["answered"][0]) != int(self._arrays["asked"][0]):
+        done = self._under_way
+        if done is None or int(self._arrays["answered"][0]) != int(self._arrays["asked"][0]):
             return None
-        _, env_steps, updates, _ = self._under_way
-        episodes = Episodes(self._arrays["returns"].copy(), self._arrays["lengths"].copy())
+        arrays = self._arrays
+        episodes = Episodes(arrays["returns"].copy(), arrays["lengths"].copy(), int(arrays["unfinished"][0]))
         self._under_way = None
         self._send()
-        return Answer(env_steps, updates, episodes)
+        return Answer(done.env_steps, done.updates, episodes, done.weights)
+
+    @property
+    def finished(self) -> int:
+        """Episodes of the evaluation under way that have ended."""
+        return int(self._arrays["finished"][0])
 
     @property
     def waiting(self) -> bool:
         """Whether an evaluation is under way or asked for."""
-        return self._under_way is not None or bool(self._asked)
+        return self._under_way is not None or self._asked is not None
 
-    def withdraw(self) -> None:
-        """Nobody wants them any more."""
-        self._asked = []
-        self._under_way = None
-        self._arrays["answered"][0] = self._arrays["asked"][0]
+    def withdraw(self) -> str:
+        """Nobody is there to play it: says which one that was, if there was any."""
+        done = int(self._arrays["answered"][0]) == int(self._arrays["asked"][0])
+        lost, self._asked = self._asked if done else self._under_way, None
+        if not done:
+            self._under_way = None
+            self._arrays["asked"][0] |= 1
+        return "" if lost is None else f"evaluation at {lost.env_steps:,} env steps"
+
+
+def failure_note(what: str, error: UserError) -> str:
+    """What went wrong in an environment, and the environment's own traceback."""
+    trace = "" if error.__cause__ is None else f"\n{trace_of(error.__cause__).rstrip()}"
+    return f"{what}: {error}{trace}"
+
+
+def copied(ledger: Ledger) -> dict[str, NDArray[Any]]:
+    """The ledger as it is now."""
+    return {name: array.copy() for name, array in ledger.items()}
+
+
+def common_figures(plan: Plan, ledger: Ledger, before: Ledger) -> dict[str, float | int | None]:
+    """What every topology and engine tells of the time since `before`: how it learns, episodes, lag."""
+
+    def mean(total: str, count: str) -> float | None:
+        gained = int((ledger[count] - before[count]).sum())
+        return float((ledger[total] - before[total]).sum()) / gained if gained else None
+
+    returns, lengths = _recent(ledger, before, "episodes", "episode_return", "episode_length")
+    (lag,) = _recent(ledger, before, "lags", "lag")
+    return {
+        "learning_rate": plan.learning_rate(int(ledger["env_steps"].sum())),
+        "loss": mean("loss_sum", "losses"),
+        "gradient_norm": mean("norm_sum", "norms"),
+        "clipped_share": mean("clipped", "norms"),
+        "value_mean": mean("value_sum", "losses"),
+        **({"entropy": mean("entropy_sum", "losses")} if plan.unrolled else {}),
+        "episodes": int(ledger["episodes"].sum()),
+        "episode_return": float(returns.mean()) if returns.size else None,
+        "episode_length": float(lengths.mean()) if lengths.size else None,
+        **_spread("policy_lag", lag),
+        "skipped_updates": int(ledger["skipped"].sum()),
+    }
 
 
 class Figures:
@@ -81,28 +145,27 @@ class Figures:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._before = {name: array.copy() for name, array in stage.ledger.items()}
+        self._before = copied(stage.ledger)
         self._at = time.monotonic()
+
+    @property
+    def losses_under_way(self) -> bool:
+        """Whether updates were counted since the last call, and none of their losses is there yet."""
+        ledger, before = self._stage.ledger, self._before
+        return bool((ledger["updates"] > before["updates"]).any() and (ledger["losses"] == before["losses"]).all())
 
     def read(self) -> dict[str, float | int | None]:
         """What happened since the last call."""
-        ledger, before = {name: array.copy() for name, array in self._stage.ledger.items()}, self._before
+        ledger, before = copied(self._stage.ledger), self._before
         plan = self._stage.plan
         seconds = max(time.monotonic() - self._at, 1e-9)
         self._before, self._at = ledger, time.monotonic()
         env_steps = int(ledger["env_steps"].sum())
-        losses = int((ledger["losses"] - before["losses"]).sum())
-        returns, lengths = _recent(ledger, before, "episodes", "episode_return", "episode_length")
-        (lag,), (age,) = _recent(ledger, before, "lags", "lag"), _recent(ledger, before, "ages", "age")
+        (age,) = _recent(ledger, before, "ages", "age")
         leaders = [member for member in self._stage.members if member.rank == 0]
         found: dict[str, float | int | None] = {
-            **(self._of_unrolls(ledger, before, env_steps) if plan.unrolled else self._of_memory(ledger, env_steps)),
-            "loss": float((ledger["loss_sum"] - before["loss_sum"]).sum()) / losses if losses else None,
-            "episodes": int(ledger["episodes"].sum()),
-            "episode_return": float(returns.mean()) if returns.size else None,
-            "episode_length": float(lengths.mean()) if lengths.size else None,
-            **_spread("policy_lag", lag),
-            "skipped_updates": int(ledger["skipped"].sum()),
+            **(self._of_unrolls(ledger, env_steps) if plan.unrolled else self._of_memory(ledger, env_steps)),
+            **common_figures(plan, ledger, before),
         }
         if plan.topology.has("server") or plan.lock_free:
             found |= _spread("gradient_age", age)
@@ -132,12 +195,10 @@ class Figures:
             "replay_size": int(min(held, plan.q.replay_capacity)),
         }
 
-    def _of_unrolls(self, ledger: Ledger, before: Ledger, env_steps: int) -> dict[str, float | int | None]:
+    def _of_unrolls(self, ledger: Ledger, env_steps: int) -> dict[str, float | int | None]:
         census = self._stage.unrolls.census()
-        gained = {name: (ledger[name] - before[name]).sum() for name in ("entropy_sum", "losses")}
         found: dict[str, float | int | None] = {
             "entropy_weight": round(self._stage.plan.entropy(env_steps), 6),
-            "entropy": float(gained["entropy_sum"]) / int(gained["losses"]) if gained["losses"] else None,
             "unrolls_free": census.free,
             "unrolls_ready": census.ready,
             "unrolls_in_use": census.in_use,

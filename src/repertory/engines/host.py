@@ -8,22 +8,24 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import json
 import os
 import signal
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
 from repertory.engines.casting import Casting
-from repertory.engines.collective import GlooCollective
+from repertory.engines.offspring import end_offspring, lead_group
 from repertory.engines.plan import Plan
+from repertory.engines.reports import FAILURE, REFUSAL, trace_of, write_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
 from repertory.errors import EnvironmentFailure, UserError
+from repertory.experience import hush
+from repertory.output import forgive_output
 from repertory.roles.actor import Actor
 from repertory.roles.crew import SMALL
 from repertory.roles.ports import Role
@@ -38,13 +40,14 @@ from repertory.runtime import (
 
 REST_S = 0.1
 """A member that has nothing to do looks again after so long, even if nobody has rung."""
+GLANCE_S = 0.001
+"""How often a rank that waits for the others' halt looks."""
 BREATH_S, BREATHE_EVERY_S = 0.0001, 0.02
 """How long a process that keeps to a core sleeps, and how often.
 
 One that never sleeps may keep everybody else from its core, whatever their priorities: on Linux 6.18 an evaluator got
 no turn for ten seconds beside two workers, and the kernel's own threads for a minute.
 """
-USER_ERROR = 2
 
 
 @dataclass
@@ -56,7 +59,9 @@ class Kit:
     bells: list[Bell]
     lifeline: Lifeline
     report: Descriptor
-    meeting: str
+    """Where it leaves its last words."""
+    recovered: Descriptor
+    """Where it tells of the last failure that it has recovered from."""
     threads: int
     cores: Sequence[int] = ()
     """The cores to keep to, if any."""
@@ -64,14 +69,19 @@ class Kit:
     """Cores where a learner may have something computed beside its own."""
     niceness: int = 0
     """By how much to yield to others."""
+    warnings: int = hush.level()
+    """Which of Gymnasium's warnings are told: the driver's level."""
 
 
 def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     """The child's main function; it never returns with an error unsaid."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # both may reach the whole group; the driver decides
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_it_to_the_driver)
+    lead_group()
     die_with_fork_server()
-    kit.lifeline.watch(lambda: os._exit(1))
+    forgive_output()
+    kit.block.arrays()["ledger/began"][list(crew)] = 1
+    kit.lifeline.watch(_leave_with_driver)
     faulthandler.enable(kit.report.fd)
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     with _last_words(kit):
@@ -82,10 +92,21 @@ def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
+def _leave_it_to_the_driver(_number: int, _frame: Any) -> None:
+    """A signal may reach everybody. It is not ignored, since what an environment starts would ignore it, too."""
+
+
+def _leave_with_driver() -> None:
+    """Nobody else is there any more to end what the environments have started."""
+    end_offspring({os.getpid()})
+    os._exit(1)
+
+
 def _prepare(kit: Kit, member: Member) -> Agent:
     """What a process does once for all its members, of which this is the first; they all have the same role."""
     plan = kit.plan
     name_process(str(member))
+    hush.set_level(kit.warnings)
     if kit.cores:
         os.sched_setaffinity(0, kit.cores)
     large = convolves(plan.network, plan.spec.observation)
@@ -96,8 +117,6 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     wake_up_sharply()
     if member.role != "evaluator":
         os.nice(kit.niceness)  # before it starts threads, which inherit it
-    if member.role in plan.topology.together and plan.ranks > 1:
-        GlooCollective.join(kit.meeting, plan.ranks, member.rank)
     return plan.make_agent(kit.threads)
 
 
@@ -107,34 +126,16 @@ def _last_words(kit: Kit) -> Iterator[None]:
     try:
         yield
     except EnvironmentFailure as error:  # before its kind: an environment may do better the next time
-        write_report(kit.report.fd, str(error), _trace(error.__cause__ or error))
-        os._exit(1)
+        _leave(kit, FAILURE, str(error), error.__cause__ or error)
     except UserError as error:
-        write_report(kit.report.fd, str(error), "")
-        os._exit(USER_ERROR)
+        _leave(kit, REFUSAL, str(error))
     except BaseException as error:
-        write_report(kit.report.fd, f"{type(error).__name__}: {error}", _trace(error))
-        os._exit(1)
+        _leave(kit, FAILURE, f"{type(error).__name__}: {error}", error)
 
 
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def write_report(fd: int, sentence: str, trace: str) -> None:
-    """Leave the last words where the driver reads them."""
-    text = json.dumps({"sentence": sentence, "trace": trace[-20_000:]}).encode()
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, text, 0)
-
-
-def read_report(fd: int) -> tuple[str, str]:
-    """Sentence and traceback; a dump of stacks has no sentence."""
-    text = os.pread(fd, 1 << 20, 0).decode(errors="replace")
-    with contextlib.suppress(ValueError):
-        report = json.loads(text)
-        return str(report["sentence"]), str(report["trace"])
-    return "", text.partition("\nExtension modules:")[0]  # a crash's list of what was imported says nothing
+def _leave(kit: Kit, kind: str, sentence: str, error: BaseException | None = None) -> None:
+    write_report(kit.report.fd, kind, sentence, "" if error is None else trace_of(error))
+    os._exit(1)
 
 
 class Host:
@@ -152,7 +153,7 @@ class Host:
         self.bell = kit.bells[crew[0]]
         self.casting = Casting(
             self.stage,
-            lambda rank: GlooCollective(rank, plan.ranks, self.page),
+            lambda rank: self.stage.collective(rank, self.stage.bell(self.member.role), self._await_others),
             lambda: int(self.stage.phase[0]) == LEAVE,
             spare=kit.spare,
         )
@@ -175,6 +176,15 @@ class Host:
             return
         while int(self.stage.phase[0]) != LEAVE and not self._published():
             time.sleep(0.005)
+
+    def _await_others(self) -> bool:
+        """A moment's rest inside a pause that others have not reached yet; whether to wait on.
+
+        Whoever keeps it waiting is noticed by the supervisor, and a driver that waits in vain lets everybody leave.
+        """
+        self._beat()
+        time.sleep(GLANCE_S)
+        return int(self.stage.phase[0]) != LEAVE
 
     def _published(self) -> bool:
         if not self.stage.plan.topology.has("server") and "weights/flips" not in self.stage.arrays:
@@ -236,7 +246,7 @@ class Host:
         self._failures[page.member] = (played, failures)
         if failures > self.stage.plan.company.restarts:
             raise error
-        write_report(self.kit.report.fd, str(error), _trace(error.__cause__ or error))
+        write_report(self.kit.recovered.fd, FAILURE, str(error), trace_of(error.__cause__ or error))
         page.count("failures")
         page.count("starts")
         with contextlib.suppress(Exception):

@@ -7,6 +7,8 @@ after a checkpoint then depends on the checkpoint alone.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,17 +17,18 @@ import numpy as np
 
 from repertory.agents.agent import Agent
 from repertory.engines.casting import EVALUATION_WORKER, LocalBoard
-from repertory.engines.company import Answer
+from repertory.engines.company import Answer, common_figures, copied, failure_note
 from repertory.engines.plan import Plan
-from repertory.errors import UserError
+from repertory.errors import EnvironmentFailure, UserError
 from repertory.experience import environments
+from repertory.experience.deadlines import SlowSteps, bounded, close_within
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
 from repertory.roles.batches import Drawer, Lesson
 from repertory.roles.evaluator import Dismissed, Evaluator
 from repertory.roles.learner import Learner
-from repertory.roles.ledger import Page, new_ledger
+from repertory.roles.ledger import SUMS, Page, new_ledger
 from repertory.roles.local_policy import LocalPolicy
 from repertory.roles.stopwatch import Stopwatch
 
@@ -58,18 +61,25 @@ class InlineEngine:
         lesson = Lesson(options.batch_size, options.updates_per_call, options.replay, options.prioritized)
         page = self.counters
         drawer = Drawer(self.replay, plan.pacing(), lesson, plan.importance, lambda: page.env_steps, seed=plan.seed)
-        self.learner = Learner(agent, agent.init(plan.seed), drawer, self.board, page, self.watch)
+        start = agent.init(plan.seed)
+        self.learner = Learner(agent, start, drawer, self.board, page, self.watch, rate=plan.learning_rate)
         self.policies = [LocalPolicy(agent, self.board, seed=plan.seed, rank=rank) for rank in range(plan.actors)]
-        self.actors = [self._actor(rank) for rank in range(plan.actors)]
+        self._places = np.full((plan.actors + 1, 4), -1)  # the evaluator's is the last
+        with bounded():
+            self.actors = [self._actor(rank) for rank in range(plan.actors)]
+        self._slow: SlowSteps | None = None
         self._evaluator: Evaluator | None = None
         self._answers: list[Answer] = []
-        self._seen = (0, 0, 0.0, 0)
+        self._before = copied(page.ledger)
+        self._notes: list[str] = []
         self._settled = False
 
     def _actor(self, rank: int) -> Actor:
         plan = self.plan
+        made = environments.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank)
+        made.report_to(self._places[rank])
         return Actor(
-            environments.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank),
+            made,
             self.policies[rank],
             self.lanes,
             self.counters,
@@ -82,39 +92,78 @@ class InlineEngine:
 
     def start(self) -> None:
         """Begin an episode in every environment, from seeds that depend on the run, the actor and the step."""
-        self.watch.lap("checkpoint" if self._settled else "other")
-        self._settled = False
+        first, self._settled = not self._settled, False
+        if first:
+            self.learner.warm_up()
+            with contextlib.suppress(EnvironmentFailure):  # an evaluation that fails costs a score, not the run
+                evaluator = self._prepared()
+                with bounded():
+                    evaluator.warm_up()
+        self.watch.lap("other" if first else "checkpoint")
+        self._slow = self._slow or SlowSteps(self._places, self.plan.company.heartbeat_s)
         for actor, policy in zip(self.actors, self.policies, strict=True):
             policy.pull()  # random actions name its version before the policy is first asked
             seeds = environments.seeds(self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps)
-            actor.restart(seeds)
+            with bounded():
+                actor.restart(seeds)
+            if first:
+                actor.warm_up()
 
     def rounds(self) -> Iterator[None]:
         """Each role's turn, again and again; yields after every round."""
-        learner, actors = self.learner, self.actors
-        while True:
-            for actor in actors:
-                actor.step()
-            while learner.step():
-                pass
-            yield
-
-    def ask(self, index: int) -> None:
-        """Greedy episodes with the weights of now; `index` chooses their seeds."""
-        plan = self.plan
-        if self._evaluator is None:
-            made = environments.make(
-                plan.environment, plan.eval_episodes, options=plan.evaluation_options, worker=EVALUATION_WORKER
-            )
-            self._evaluator = Evaluator(self.agent, made, max_steps=plan.eval_max_steps)
-        self.watch.lap("other")
-        seeds = environments.seeds(plan.seed, EVALUATION_WORKER, plan.eval_episodes, index)
         try:
-            episodes = self._evaluator.evaluate(self.board.latest()[1], seeds, self._leave_if_dismissed)
+            while True:
+                self._round()
+                yield
+        except EnvironmentFailure as error:
+            self._notes.append(failure_note("the run ends", error))
+            raise
+
+    def _round(self) -> None:
+        for actor in self.actors:
+            actor.step()
+        while self.learner.step():
+            pass
+
+    @property
+    def finished_episodes(self) -> int:
+        """Episodes of the evaluation under way that have ended."""
+        return 0 if self._evaluator is None else self._evaluator.finished
+
+    def ask(self, index: int, seconds: float = math.inf, *, urgent: bool = False) -> None:  # noqa: ARG002
+        """Greedy episodes with the weights of now; `index` chooses their seeds. A failure costs a score, no more."""
+        env_steps, weights = self.counters.env_steps, self.board.latest()[1]
+        self.watch.lap("other")
+        seeds = environments.seeds(self.plan.seed, EVALUATION_WORKER, self.plan.eval_episodes, index)
+        try:
+            episodes = self._prepared().evaluate(weights, seeds, self._leave_if_dismissed, seconds)
         except Dismissed:
             return
+        except UserError as error:
+            self._notes.append(failure_note(f"evaluation at {env_steps:,} env steps failed", error))
+            self._close_evaluator()
+            return
         self.watch.lap("evaluate")
-        self._answers.append(Answer(self.counters.env_steps, self.counters.updates, episodes))
+        self._answers.append(Answer(env_steps, self.counters.updates, episodes, np.array(weights)))
+
+    def _prepared(self) -> Evaluator:
+        """The evaluator, with environments of its own."""
+        plan = self.plan
+        if self._evaluator is None:
+            with bounded():
+                made = environments.make(
+                    plan.environment, plan.eval_episodes, options=plan.evaluation_options, worker=EVALUATION_WORKER
+                )
+            made.report_to(self._places[-1])
+            self._evaluator = Evaluator(self.agent, made, max_steps=plan.eval_max_steps)
+        return self._evaluator
+
+    def _close_evaluator(self) -> None:
+        """Its environments are made anew for the next evaluation."""
+        evaluator, self._evaluator = self._evaluator, None
+        self._places[-1] = -1
+        if evaluator is not None:
+            close_within(self.plan.environment, [evaluator.environments.close])
 
     def _leave_if_dismissed(self) -> None:
         if self.dismissed():
@@ -132,36 +181,21 @@ class InlineEngine:
         return False
 
     def notes(self) -> list[str]:
-        """Nothing happens here that is not an error."""
-        return []
+        """What went wrong since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def metrics(self) -> dict[str, float | int | None]:
         """What happened since the last call."""
-        self.learner.add_up_losses()
-        row = self.counters.row
-        env_steps, episodes, losses, lags = (
-            self.counters.env_steps,
-            int(row["episodes"]),
-            int(row["losses"]),
-            int(row["lags"]),
-        )
-        episodes_then, losses_then, loss_then, lags_then = self._seen
-        self._seen = (episodes, losses, float(row["loss_sum"]), lags)
-        new = (episodes - 1 - np.arange(min(episodes - episodes_then, 100))) % len(row["episode_return"])
-        lag = row["lag"][(lags - 1 - np.arange(min(lags - lags_then, len(row["lag"])))) % len(row["lag"])]
-        counted = losses - losses_then
+        self.learner.tell_losses()
+        self.counters.set("skipped", int(self.learner.learned.skipped))
+        ledger, before = copied(self.counters.ledger), self._before
+        self._before, env_steps = ledger, self.counters.env_steps
         return {
             "epsilon": round(self.plan.epsilon(env_steps), 6),
-            "loss": (float(row["loss_sum"]) - loss_then) / counted if counted else None,
             "replay_ratio": round(self.counters.updates * self.plan.q.batch_size / max(env_steps, 1), 4),
             "replay_size": min(len(self.replay), self.plan.q.replay_capacity),
-            "episodes": episodes,
-            "episode_return": float(row["episode_return"][new].mean()) if new.size else None,
-            "episode_length": float(row["episode_length"][new].mean()) if new.size else None,
-            "policy_lag_mean": float(lag.mean()) if lag.size else None,
-            "policy_lag_p95": float(np.percentile(lag, 95)) if lag.size else None,
-            "policy_lag_max": int(lag.max()) if lag.size else None,
-            "skipped_updates": int(self.learner.learned.skipped),
+            **common_figures(self.plan, ledger, before),
             **self.watch.shares(),
         }
 
@@ -171,6 +205,9 @@ class InlineEngine:
         self._settled = True
         self.learner.check()
         self.learner.settle()
+        for name in SUMS:  # a resumed run adds up from 0, and must round as this one does
+            self.counters.set(name, 0.0)
+            self._before[name][:] = 0.0
         self.lanes.interrupt()
         leaves = jax.tree_util.tree_leaves(self.learner.learned)
         learned = {f"{index:02d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
@@ -188,7 +225,7 @@ class InlineEngine:
         """Take over a checkpoint."""
         for name in ("env_steps", "updates", "episodes"):
             self.counters.set(name, int(state[name]))
-        self._seen = (int(state["episodes"]), *self._seen[1:])
+        self._before = copied(self.counters.ledger)
         self.agent.layout.check(state["learner"].get("layout"))
         self._load_learned(state["learner"]["learned"])
         self.learner.load_state(state["learner"])
@@ -210,7 +247,7 @@ class InlineEngine:
 
     def close(self) -> None:
         """Close every environment."""
-        for actor in self.actors:
-            actor.environments.close()
-        if self._evaluator is not None:
-            self._evaluator.environments.close()
+        if self._slow is not None:
+            self._slow.end()
+        close_within(self.plan.environment, [actor.environments.close for actor in self.actors])
+        self._close_evaluator()

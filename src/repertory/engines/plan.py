@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def steps_per_update(self) -> float:
-        """Env steps that each update of an actor-critic agent learns from."""
+        """Env steps that each update of an actor-critic agent learns from; fewer where rows are spent on resets."""
         each = self.critic.unroll * self.envs_per_group * self.batch_slots
         return each * self.company.learners / self.critic.updates_per_batch
 
@@ -165,10 +165,8 @@ class Plan:
     def make_agent(self, threads: int | None = None) -> Agent:
         """The agent, as each process makes it for itself."""
         if self.unrolled:
-            return make_actor_critic(
-                self.critic, self.network, self.spec, threads or self.threads, self.steps_per_update
-            )
-        return make_q_learning(self.q, self.network, self.spec, threads or self.threads, self.batches_per_update)
+            return make_actor_critic(self.critic, self.network, self.spec, threads or self.threads)
+        return make_q_learning(self.q, self.network, self.spec, threads or self.threads)
 
     def pacing(self, workers: int = 1) -> Pacing:
         """How much is learned from how much, by one of `workers` that share the steps."""
@@ -202,6 +200,13 @@ class Plan:
         if company.exploration == "drawn":
             end = float(generator(self.seed, rank, 4).choice(DRAWN_EPSILONS, p=DRAWN_CHANCES))
         return partial(linear, options.epsilon_start, end, options.epsilon_steps)
+
+    def learning_rate(self, env_steps: int) -> float:
+        """The optimiser's step size after so many env steps."""
+        options = self.options
+        if options.learning_rate_steps == 0:
+            return options.learning_rate
+        return linear(options.learning_rate, options.learning_rate_end, options.learning_rate_steps, env_steps)
 
     def importance(self, env_steps: int) -> float:
         """β of prioritised replay."""

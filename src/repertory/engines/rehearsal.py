@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from repertory.agents.agent import Agent, LearnerState
+from repertory.agents.agent import Agent
 from repertory.engines.casting import Casting
-from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_state
+from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_state, failure_note
 from repertory.engines.plan import Plan
-from repertory.engines.stage import Stage
+from repertory.engines.stage import Member, Stage
+from repertory.errors import EnvironmentFailure, UserError
+from repertory.experience.deadlines import SlowSteps, bounded, close_within
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Role
 
 IDLE_ROUNDS = 10_000
 """Rounds without any work after which the members wait for each other for ever."""
-
-
-class InlineCollective:
-    """Ranks in one thread: what each has submitted to a round lies there until all have taken it."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-        self.rounds: dict[int, dict[int, dict[str, jax.Array]]] = {}
-
-    def part(self, rank: int) -> InlinePart:
-        """One rank's view."""
-        return InlinePart(self, rank)
-
-
-class InlinePart:
-    """One rank's view of the collective."""
-
-    def __init__(self, whole: InlineCollective, rank: int) -> None:
-        self.whole, self.rank, self.round = whole, rank, 0
-
-    @property
-    def adjourned(self) -> bool:
-        """In one thread nobody is ever left waiting."""
-        return False
-
-    def submit(self, payload: dict[str, jax.Array]) -> None:
-        """This rank's part of its next round."""
-        self.whole.rounds.setdefault(self.round, {})[self.rank] = payload
-
-    def poll(self) -> list[dict[str, Any]] | None:
-        """Everybody's parts, once all are there."""
-        parts = self.whole.rounds[self.round]
-        if len(parts) < self.whole.ranks:
-            return None
-        self.whole.rounds.pop(self.round - 1, None)  # all have come this far, so all have taken that one
-        self.round += 1
-        return [parts[rank] for rank in range(self.whole.ranks)]
-
-    def broadcast(self, learned: LearnerState) -> LearnerState:
-        """All have read the same safe."""
-        return learned
-
-    def adjourn(self, payload: dict[str, jax.Array]) -> None:  # noqa: ARG002  # the port's name for it
-        """Nobody waits; what was submitted to a round that not all have joined is withdrawn."""
-        self.whole.rounds.get(self.round, {}).pop(self.rank, None)
-
-    def reconvene(self) -> None:
-        """Nobody left."""
 
 
 class Rehearsal:
@@ -83,47 +37,84 @@ class Rehearsal:
         self.evaluations = Evaluations(self.stage)
         self._loaded = False
         self._turns: list[tuple[Page, list[Role]]] = []
+        self._casting = Casting(self.stage, self.stage.collective, lambda: self.dismissed())
+        self._notes: list[str] = []
+        self._slow: SlowSteps | None = None
+        self.stage.ledger["place"][:] = -1
 
     def start(self) -> None:
         """Build the members; those that speak first come first."""
         if self._turns:
             return
-        collective = InlineCollective(self.plan.ranks)
-        casting = Casting(self.stage, collective.part, lambda: self.dismissed())
+        self._slow = SlowSteps(self.stage.ledger["place"], self.plan.company.heartbeat_s)
         first = ("server", "learner", "memory")
-        members = sorted(self.stage.members, key=lambda member: member.role not in first)
-        for member in members:
-            roles = casting.build(member)
-            if self._loaded:
-                for role, state in zip(roles, self.stage.read_note(member).get("roles", []), strict=False):
-                    role.load_state(state)
-            self._turns.append((self.stage.page(member), roles))
+        with bounded():
+            for member in sorted(self.stage.members, key=lambda member: member.role not in first):
+                self._turns.append((self.stage.page(member), self._build(member)))
         self.figures = Figures(self.stage)
+
+    def _build(self, member: Member) -> list[Role]:
+        roles = self._evaluator(member) if member.role == "evaluator" else self._casting.build(member)
+        if self._loaded:
+            for role, state in zip(roles, self.stage.read_note(member).get("roles", []), strict=False):
+                role.load_state(state)
+        return roles
+
+    def _evaluator(self, member: Member) -> list[Role]:
+        """Its role, or none if its environments can't be made: then each evaluation is another try."""
+        try:
+            with bounded():
+                return self._casting.build(member)
+        except UserError as error:
+            self._notes.append(failure_note(f"{self.evaluations.withdraw() or 'evaluator'} failed", error))
+            return []
 
     def rounds(self) -> Iterator[None]:
         """Everybody's turn, again and again."""
         idle = 0
         while True:
-            worked = False
+            idle = 0 if self._round() else idle + 1
+            if idle > IDLE_ROUNDS and self.counters.env_steps < self.plan.env_steps:
+                raise RuntimeError("the members of the company wait for each other")
+            yield
+
+    def _round(self) -> bool:
+        """Whether anybody worked."""
+        worked = False
+        try:
             for page, roles in self._turns:
                 for role in roles:
                     done = role.step()
                     page.row["work"] += done
                     worked |= done
-            idle = 0 if worked else idle + 1
-            if idle > IDLE_ROUNDS and self.counters.env_steps < self.plan.env_steps:
-                raise RuntimeError("the members of the company wait for each other")
-            yield
+        except EnvironmentFailure as error:
+            self._notes.append(failure_note("the run ends", error))
+            raise
+        return worked
 
-    def ask(self, index: int) -> None:
-        """Evaluate the weights of now."""
-        self.evaluations.ask(index)
-        for _, roles in self._turns[-1:]:  # the evaluator comes last
-            roles[0].step()
+    def ask(self, index: int, seconds: float = math.inf, *, urgent: bool = False) -> None:
+        """Evaluate the weights of now; an evaluation that fails costs a score, no more."""
+        page, roles = self._turns[-1]  # the evaluator comes last
+        self.evaluations.ask(index, seconds, urgent=urgent)
+        try:
+            if not roles:
+                roles.extend(self._evaluator(self.stage.members[page.member]))
+            for role in roles:
+                role.step()
+        except EnvironmentFailure as error:
+            self._notes.append(failure_note(f"{self.evaluations.withdraw()} failed", error))
+            close_within(self.plan.environment, [roles[0].close])
+            self.stage.ledger["place"][page.member] = -1
+            roles.clear()
 
     def answer(self) -> Answer | None:
         """The next evaluation that is done."""
         return self.evaluations.answer()
+
+    @property
+    def finished_episodes(self) -> int:
+        """Episodes of the evaluation under way that have ended."""
+        return self.evaluations.finished
 
     @property
     def evaluating(self) -> bool:
@@ -143,14 +134,10 @@ class Rehearsal:
 
     def settle(self) -> dict[str, Any]:
         """Everything a checkpoint needs."""
-        for member, (_, roles) in zip(
-            sorted(self.stage.members, key=lambda m: m.role not in ("server", "learner", "memory")),
-            self._turns,
-            strict=True,
-        ):
+        for page, roles in self._turns:
             for role in roles:
                 role.settle()
-            self.stage.write_note(member, {"roles": [role.state() for role in roles]})
+            self.stage.write_note(self.stage.members[page.member], {"roles": [role.state() for role in roles]})
         return checkpoint_state(self.stage)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -159,14 +146,15 @@ class Rehearsal:
         self._loaded = True
 
     def notes(self) -> list[str]:
-        """Nothing happens here that is not an error."""
-        return []
+        """What went wrong since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def close(self) -> None:
         """Close what the roles hold."""
-        for _, roles in self._turns:
-            for role in roles:
-                role.close()
+        if self._slow is not None:
+            self._slow.end()
+        close_within(self.plan.environment, [role.close for _, roles in self._turns for role in roles])
 
 
 def _nobody_sleeps(_members: Sequence[int]) -> None:

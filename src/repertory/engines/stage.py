@@ -21,13 +21,16 @@ from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression, make_compression
 from repertory.agents.networks import convolves
 from repertory.engines.boards import BatchSlots, Board, GradientSlots, Requests
+from repertory.engines.collective import SharedCollective
 from repertory.engines.plan import ANSWERING, Plan
 from repertory.experience.lanes import Field, Lanes
 from repertory.experience.priorities import PriorityTree
 from repertory.experience.replay import Prioritization, Replay
 from repertory.experience.unrolls import Unrolls
 from repertory.roles.adjuster import Adjuster
+from repertory.roles.evaluator import EvaluationDesk
 from repertory.roles.ledger import KEPT, Page, ledger_fields
+from repertory.roles.rank import payload_fields
 from repertory.roles.safe import Safe
 
 RUN, PAUSE, LEAVE, LEARN, BUILD = 0, 1, 2, 3, 4
@@ -138,11 +141,7 @@ class Stage:
             "phase": Field((2,), "int64"),
             "due_at": Field((1,), "int64"),
             "notes": Field((len(members), NOTE_BYTES), "uint8"),
-            "evaluation/asked": Field((2,), "int64"),
-            "evaluation/answered": Field((1,), "int64"),
-            "evaluation/weights": Field((size,), "float32"),
-            "evaluation/returns": Field((plan.eval_episodes,), "float64"),
-            "evaluation/lengths": Field((plan.eval_episodes,), "int64"),
+            **_named("evaluation", EvaluationDesk.fields(size, plan.eval_episodes)),
         }
         if plan.unrolled:
             fields |= _named("unrolls", _unroll_fields(plan, agent))
@@ -171,6 +170,10 @@ class Stage:
             fields |= _named("batches", BatchSlots.fields(example, BATCHES_AHEAD))
         if topology.together:
             fields["checksums"] = Field((plan.ranks, CHECKSUMS, 2), "int64")
+        if topology.together and (topology.has("rank") or plan.ranks > 1):
+            fields |= _named(
+                "collective", SharedCollective.fields(payload_fields(_compression(plan, size)), plan.ranks)
+            )
         return fields
 
     def named(self, prefix: str) -> dict[str, NDArray[Any]]:
@@ -252,7 +255,19 @@ class Stage:
 
     def compression(self, size: int) -> Compression:
         """How gradients of this size are sent."""
-        return make_compression(self.plan.company.compression, size, share=self.plan.company.topk_share)
+        return _compression(self.plan, size)
+
+    def collective(
+        self, rank: int, ring: Callable[[], None] = lambda: None, wait: Callable[[], bool] | None = None
+    ) -> SharedCollective:
+        """Where a rank submits gradients and gets everybody's."""
+        return SharedCollective(self.named("collective"), rank, ring, wait)
+
+    def forget_rounds(self) -> None:
+        """All ranks begin anew, from the same safe; called while none of them is there."""
+        for name, array in self.named("collective").items():
+            if name in ("submitted", "halted"):
+                array[:] = 0
 
     def gradient_slots(self) -> GradientSlots:
         """Where workers put gradients for servers."""
@@ -328,7 +343,16 @@ class Stage:
     def read_note(self, member: Member) -> dict[str, Any]:
         """What `write_note` wrote; empty if it never did."""
         text = self.arrays["notes"][member.index].tobytes().partition(b"\0")[0]
-        return dict(json.loads(text)) if text else {}
+        try:
+            return dict(json.loads(text)) if text else {}
+        except ValueError:  # whoever wrote it was killed before its end
+            return {}
+
+    def count_what_is_kept(self) -> None:
+        """Where one learner counts updates, those that went with it before they were put away were never made."""
+        if "safe/flip" in self.arrays:
+            updates = self.ledger["updates"]
+            updates[updates > 0] = int(self.safe().load().updates)
 
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint needs, once all members have settled."""
@@ -342,10 +366,15 @@ class Stage:
         if not self.plan.unrolled:
             state["lanes"] = self.lanes.state()
         if "priorities" in self.arrays:
-            state["priorities"] = {"leaves": self.arrays["priorities"]}
+            state["priorities"] = {"leaves": self._priorities_by_lane()[:, :, : self.lanes.filled]}
         if "adjust/active" in self.arrays:
             state["at_work"] = self.arrays["adjust/kept"].copy()
         return state
+
+    def _priorities_by_lane(self) -> NDArray[np.float64]:
+        """[replay, lane, slot], live; a tree has leaves beyond those that only fill it up."""
+        leaves, lanes = self.arrays["priorities"], self.plan.environments // len(self.arrays["priorities"])
+        return leaves[:, : lanes * self.plan.lane_length].reshape(len(leaves), lanes, -1)
 
     def _put_to_work(self, numbers: Sequence[int]) -> None:
         """Of predictors, trainers and agents."""
@@ -364,7 +393,8 @@ class Stage:
         for member in self.members:
             self.write_note(member, state["members"][str(member)])
         if "priorities" in self.arrays:
-            self.arrays["priorities"][...] = state["priorities"]["leaves"]
+            saved = np.asarray(state["priorities"]["leaves"])
+            self._priorities_by_lane()[:, :, : saved.shape[2]] = saved
         if "adjust/active" in self.arrays and "at_work" in state:  # checkpoints of before had none
             self._put_to_work(state["at_work"])
         if "store/target_copies" in self.arrays:
@@ -449,6 +479,10 @@ def _named(prefix: str, fields: Mapping[str, Field]) -> dict[str, Field]:
     return {f"{prefix}/{name}": field for name, field in fields.items()}
 
 
+def _compression(plan: Plan, size: int) -> Compression:
+    return make_compression(plan.company.compression, size, share=plan.company.topk_share)
+
+
 def _local(plan: Plan) -> bool:
     """Whether each actor's steps are a memory by themselves."""
     return not plan.topology.has("learner") and plan.company.memory == "local"
@@ -464,7 +498,7 @@ def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:
     fields = _named("weights", Board.fields(size, shards)) | _named("target", Board.fields(size, shards))
     fields |= _named("gradients", GradientSlots.fields(plan.actors, shards))
     for server, cut in enumerate(slices(size, shards)):
-        method = make_compression(plan.company.compression, cut.stop - cut.start, share=plan.company.topk_share)
+        method = _compression(plan, cut.stop - cut.start)
         payload = {name: Field((plan.actors, *shape), dtype) for name, (shape, dtype) in method.fields.items()}
         fields |= _named(f"payload{server}", payload)
         fields |= _named(f"safe{server}", Safe.fields(cut_state(structure, size, cut)))

@@ -6,18 +6,24 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
-from repertory.engines.collective import meeting_place
-from repertory.engines.host import USER_ERROR, Kit, perform, read_report
+from repertory.engines.host import Kit
+from repertory.engines.launching import SERVER_GONE, CompanyFailed, end_worker, start_worker
+from repertory.engines.offspring import end_offspring
 from repertory.engines.plan import Plan
+from repertory.engines.reports import REFUSAL, clear_report, read_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
-from repertory.engines.stage import Member, Stage, cores_of, crews_of, members_of, niceness_of, spare_cores
+from repertory.engines.stage import Member, Stage, cores_of, crews_of, niceness_of, spare_cores
 from repertory.errors import UserError
-from repertory.runtime import UNGUARDED, fork_server, pinnable_cores, usable_cores
+from repertory.experience import hush
+from repertory.runtime import UNGUARDED, end_of_child, fork_server_pid, pinnable_cores, usable_cores
+
+__all__ = ["CompanyFailed", "Event", "Supervisor", "Watched"]
 
 START_S = 120.0
 """A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
@@ -28,12 +34,6 @@ ABSENT_S = 1.0
 DUMP_S = 0.5
 PROGRESS, ONE_IS_ENOUGH = 20, ("evaluator", "adjuster")
 """Pieces of work after which a member's earlier failures are forgiven; some have few to do, but large ones."""
-BEYOND = 200
-"""More members than this, and the descriptors of their bells do not fit into one message to a new process."""
-
-
-class CompanyFailed(RuntimeError):
-    """A member failed more often than it may."""
 
 
 @dataclass
@@ -41,12 +41,21 @@ class Watched:
     """One process as its supervisor sees it, and the members that share it."""
 
     crew: tuple[Member, ...]
-    report: Descriptor
+    report: Descriptor = field(default_factory=lambda: Descriptor(anonymous_file(0)))
+    recovery: Descriptor = field(default_factory=lambda: Descriptor(anonymous_file(0)))
     process: Any = None
+    server: int = 0
     started: float = 0.0
     failures: int = 0
     worked: int = 0
     recovered: int = 0
+    given_up: bool = False
+    """It failed too often, but the run goes on without it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process."""
+        return self.process is not None and self.process.exitcode is None
 
     @property
     def member(self) -> Member:
@@ -70,71 +79,101 @@ class Event:
     what: str
     trace: str
     restarts: int
+    then: str = "started again"
     time: float = field(default_factory=time.time)
 
     def sentence(self) -> str:
         """For people."""
-        return f"{self.member} {self.what}; started again"
+        return f"{self.member} {self.what}; {self.then}"
 
 
 class Supervisor:
-    """Owns the processes; the stage's memory belongs to the driver and outlives them."""
+    """Owns the processes; the stage's memory belongs to the driver and outlives them.
 
-    def __init__(self, plan: Plan, stage: Stage, block: Block, bells: list[Bell], threads: int) -> None:
+    `withdraw` takes back the evaluation that is under way, and says which it was. After an error has been raised,
+    `failed` is true: then nobody is started again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stage: Stage,
+        block: Block,
+        bells: list[Bell],
+        threads: int,
+        withdraw: Callable[[], str],
+    ) -> None:
         self.plan, self.stage, self.block, self.bells, self.threads = plan, stage, block, bells, threads
+        self.withdraw, self.failed = withdraw, False
         self.lifeline = Lifeline()
-        members = members_of(plan)
-        if len(members) > BEYOND:
-            raise UserError(f"{len(members)} members were asked for; {BEYOND} are possible: lower --actors")
         self._cores = usable_cores()
         self._pinnable = _turned(pinnable_cores(), os.getpid())
         crews = crews_of(plan, self._cores)
-        self.watched = [Watched(crew, Descriptor(anonymous_file(0))) for crew in crews]
+        self.watched = [Watched(crew) for crew in crews]
         self.events: list[Event] = []
+        self._ended_servers: dict[int, str] = {}
         self.restarts = 0
-        self._meeting = ""
         self._looked = self._returned = time.monotonic()
 
     def start(self) -> None:
         """Start everybody."""
-        self._meeting = meeting_place() if self.plan.topology.together else ""
         for watched in self.watched:
             self._start(watched)
 
     def _start(self, watched: Watched) -> None:
         ledger, crew = self.stage.ledger, watched.indices
-        for name in ("beat", "together", "waiting"):
+        for name in ("began", "beat", "waiting"):
             ledger[name][crew] = 0
         ledger["place"][crew] = -1
-        _clear(watched.report.fd)
+        clear_report(watched.report.fd)
         kit = Kit(
             self.plan,
             self.block,
             self.bells,
             self.lifeline,
             watched.report,
-            self._meeting,
+            watched.recovery,
             self.threads,
             cores=cores_of(self.plan, watched.crew, self._pinnable),
             spare=spare_cores(self.plan, self._pinnable),
             niceness=niceness_of(self.plan, watched.crew, self._cores),
+            warnings=hush.level(),
         )
-        watched.process = fork_server().Process(target=perform, args=(kit, tuple(crew)), name=str(watched))
-        watched.process.start()
+        watched.process = start_worker(kit, tuple(crew), str(watched))
+        watched.server = fork_server_pid()
         watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())
         watched.recovered = int(ledger["failures"][crew].sum())
 
     @property
     def ready(self) -> bool:
         """Whether everybody has built its roles."""
-        return bool((self.stage.ledger["beat"] > 0).all())
+        beats = self.stage.ledger["beat"]
+        return all(watched.given_up or bool((beats[watched.indices] > 0).all()) for watched in self.watched)
+
+    def pids(self) -> set[int]:
+        """The processes that were started last."""
+        return {watched.process.pid for watched in self.watched if watched.process is not None}
+
+    def at_work(self) -> set[int]:
+        """The pages of those who live and have built their roles."""
+        alive = [index for watched in self.watched if watched.alive for index in watched.indices]
+        return {index for index in alive if self.stage.ledger["beat"][index] > 0}
 
     def check(self) -> None:
         """Look after everybody once; restarts whoever failed, or raises if it failed too often."""
+        try:
+            self._check()
+        except Exception:
+            self.failed = True
+            raise
+
+    def _check(self) -> None:
         now = time.monotonic()
         if now - self._looked > ABSENT_S:
             self._returned = now
         for watched in self.watched:
+            if watched.given_up:
+                continue
             self._hear(watched)
             what = self._gone(watched) or self._someone_silent(watched)
             if what:
@@ -145,26 +184,34 @@ class Supervisor:
         """Failures that the member has recovered from by itself."""
         failures = int(self.stage.ledger["failures"][watched.indices].sum())
         if failures > watched.recovered:
-            sentence, trace = read_report(watched.report.fd)
-            _clear(watched.report.fd)  # else it would be taken for its last words, if it were killed later
+            _, sentence, trace = read_report(watched.recovery.fd)
             self.restarts += failures - watched.recovered
             watched.recovered = failures
-            self.events.append(Event(str(watched), f"met a failure: {sentence}", trace, self.restarts))
+            self._tell(str(watched), f"met a failure: {sentence}", trace)
 
     def _gone(self, watched: Watched) -> str:
         code = watched.process.exitcode
         if code is None:
             return ""
-        sentence, _ = read_report(watched.report.fd)
-        if code == USER_ERROR:
+        kind, sentence, _ = read_report(watched.report.fd)
+        if kind == REFUSAL and watched.member.role != "evaluator":
+            self._tell(str(watched), f"refused: {sentence}", "", "the run ends")
             raise UserError(sentence)
-        if code == UNGUARDED:
+        if code == UNGUARDED and not self.stage.ledger["began"][watched.indices].any():
             raise UserError(
                 "the script that calls train() is imported by every process; put the call under "
                 "if __name__ == '__main__':"
             )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if code == SERVER_GONE and (end := self._end_of_server(watched.server)):
+            how = f"ended with the fork server (process {watched.server}), which {end}"
         return f"{how}: {sentence}" if sentence else how
+
+    def _end_of_server(self, pid: int) -> str:
+        """How it ended, if it has; once it was started anew, nobody else remembers."""
+        if pid not in self._ended_servers and (end := end_of_child(pid)):
+            self._ended_servers[pid] = end
+        return self._ended_servers.get(pid, "")
 
     def _someone_silent(self, watched: Watched) -> str:
         """Of many members, nearly always nobody: then one look at all of them is enough."""
@@ -174,29 +221,19 @@ class Supervisor:
         return next(filter(None, (self._silent(watched, who) for who in watched.crew)), "")
 
     def _silent(self, watched: Watched, member: Member) -> str:
-        """A member that has not beaten for too long; waiting for others in a collective is no silence."""
+        """A member that has not beaten for too long."""
         row, now = self.stage.page(member).row, time.monotonic()
         limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
         since = max(beat or watched.started, self._returned)
         if now - since <= (limit if beat else max(START_S, limit)):
             return ""
         stopped = self._is_stopped(watched)
-        if self._waits_for_others(watched) and not stopped:
-            return ""
         where, seed, step, worker = (int(number) for number in row["place"])
         inside = f" inside environment {where} of worker {worker} (seed {seed}, step {step})"
         if not stopped:
             self._dump(watched)
         state = "was stopped and silent" if stopped else "was silent" if beat else "has not started, silent"
         return f"{state} for {now - since:.1f} s{inside if where >= 0 else ''}"
-
-    def _waits_for_others(self, watched: Watched) -> bool:
-        """Whether one that works, or is stopped, keeps it waiting; if all wait for each other, nobody does."""
-        together = self.stage.ledger["together"]
-        if not together[watched.member.index]:
-            return False
-        group = [other for other in self.watched if other.member.role == watched.member.role]
-        return any(not together[other.member.index] or self._is_stopped(other) for other in group)
 
     def _is_stopped(self, watched: Watched) -> bool:
         with contextlib.suppress(psutil.Error):
@@ -205,78 +242,97 @@ class Supervisor:
 
     def _dump(self, watched: Watched) -> None:
         """Let it write the stacks of its threads."""
-        _clear(watched.report.fd)
+        clear_report(watched.report.fd)
         with contextlib.suppress(ProcessLookupError):
             os.kill(watched.process.pid, signal.SIGUSR1)
         time.sleep(DUMP_S)
 
     def _replace(self, watched: Watched, what: str) -> None:
         """End what is left of it, and start it again, if it may."""
-        trace = read_report(watched.report.fd)[1]
+        trace = read_report(watched.report.fd).trace
         work = int(self.stage.ledger["work"][watched.indices].sum())
         enough = 1 if watched.member.role in ONE_IS_ENOUGH else PROGRESS
         watched.failures = 1 if work - watched.worked >= enough else watched.failures + 1
-        group = [watched]
-        if watched.member.role in self.plan.topology.together:
-            group = [other for other in self.watched if other.member.role == watched.member.role]
-        self.restarts += 1
-        self.events.append(Event(str(watched), what, trace, self.restarts))
+        group = self._group(watched)
+        often = watched.failures > self.plan.company.restarts
+        self.restarts += not often
+        if not often:
+            self._tell(str(watched), what, trace)
         for each in group:
             self._name_another(each, watched)
-            _end(each.process)
-            each.process = None
-        if watched.failures > self.plan.company.restarts:
-            tail = f"\n{trace.rstrip()}" if trace else ""
-            raise CompanyFailed(f"{watched} {what}; it failed {watched.failures} times without getting to work{tail}")
-        if len(group) > 1:
-            self._meeting = meeting_place()
+            self._end_with_offspring(each)
+        if often:
+            self._give_up(watched, what, trace)
+            return
+        if watched.member.role in self.plan.topology.together:
+            self.stage.forget_rounds()
         for each in group:
             self._start(each)
 
+    def _end_with_offspring(self, watched: Watched) -> None:
+        pid = watched.process.pid
+        end_worker(watched.process)
+        end_offspring({pid})
+        watched.process = None
+
+    def _tell(self, who: str, what: str, trace: str, then: str = "started again") -> None:
+        self.events.append(Event(who, what, trace, self.restarts, then))
+
+    def _give_up(self, watched: Watched, what: str, trace: str) -> None:
+        """Without an evaluator the run goes on; without anybody else it ends."""
+        if watched.member.role == "evaluator":
+            watched.given_up = True
+            self._tell(self.withdraw() or "evaluation", f"failed: {watched} {what}", trace, "training goes on")
+            return
+        what = f"{what}; it failed {watched.failures} times without getting to work"
+        self._tell(str(watched), what, trace, "the run ends")
+        tail = f"\n{trace.rstrip()}" if trace else ""
+        raise CompanyFailed(f"{watched} {what}{tail}")
+
+    def bring_back(self) -> None:
+        """Those who were given up are tried once more."""
+        for watched in self.watched:
+            if watched.given_up:
+                watched.given_up, watched.failures = False, self.plan.company.restarts
+                self._start(watched)
+
+    def _group(self, watched: Watched) -> list[Watched]:
+        """Who is started again with it: nobody waits for a rank that has lost its place."""
+        if watched.member.role not in self.plan.topology.together:
+            return [watched]
+        return [other for other in self.watched if other.member.role == watched.member.role]
+
     def _name_another(self, other: Watched, first: Watched) -> None:
-        """Who waits together fails together: the one that was looked at first need not be the cause."""
+        """Others of the group may have failed at the same time: they are named before all are ended."""
         what = self._gone(other) if other is not first else ""
         if what:
-            self.events.append(Event(str(other.member), what, read_report(other.report.fd)[1], self.restarts))
+            self._tell(str(other), what, read_report(other.report.fd).trace)
 
     def rss_mb(self) -> dict[str, float]:
         """Memory of each role's processes, shared parts counted in each."""
         found: dict[str, float] = {}
-        for watched in self.watched:
+        for watched in filter(lambda watched: watched.alive, self.watched):
             with contextlib.suppress(psutil.Error):
                 size = psutil.Process(watched.process.pid).memory_info().rss / 2**20
                 found[watched.member.role] = round(found.get(watched.member.role, 0.0) + size, 1)
         return found
 
     def stop(self, seconds: float = LEAVE_S) -> None:
-        """Wait until everybody has left; kill who has not."""
-        end = time.monotonic() + seconds
+        """Wait until everybody has left; kill who has not, and what environments have left."""
+        end, workers = time.monotonic() + seconds, self.pids()
         for watched in self.watched:
             if watched.process is not None:
                 watched.process.join(max(0.0, end - time.monotonic()))
         for watched in self.watched:
             if watched.process is not None:
-                _end(watched.process)
+                end_worker(watched.process)
+        end_offspring(workers)
         self.lifeline.close()
         for watched in self.watched:
             watched.report.close()
-
-
-def _clear(report: int) -> None:
-    """Forget what was written; the position, too, which is shared with the member that writes."""
-    os.ftruncate(report, 0)
-    os.lseek(report, 0, os.SEEK_SET)
+            watched.recovery.close()
 
 
 def _turned(cores: list[int], by: int) -> list[int]:
     """Beginning with another one, so that runs side by side do not all want the same."""
     return [cores[(index + by) % len(cores)] for index in range(len(cores))]
-
-
-def _end(process: Any) -> None:
-    """Surely and at once: what it held is not its own."""
-    if process.is_alive():
-        process.kill()
-    process.join(5.0)
-    with contextlib.suppress(ValueError):
-        process.close()

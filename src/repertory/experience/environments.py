@@ -8,7 +8,7 @@ and no transition crosses a reset.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -17,15 +17,24 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from repertory.errors import UserError
 from repertory.experience import atari, slow_cartpole
-from repertory.experience.loading import CLIPPING, Env, Source, find
+from repertory.experience.deadlines import bounded, close_within, doing
+from repertory.experience.loading import CLIPPING, Env, Source, find, name_environment, registered_id
 from repertory.experience.one_by_one import OneByOne
 from repertory.experience.registration import SLOW_CARTPOLE
-from repertory.experience.spaces import Encoder, discrete_actions
 from repertory.experience.stepping import Environments, Step
 from repertory.experience.vectors import Vector, Vectorised
 from repertory.specs import EnvironmentSpec
 
-__all__ = ["Environments", "Step", "describe", "evaluation_options", "interface", "make", "seeds"]
+__all__ = [
+    "Environments",
+    "Step",
+    "describe",
+    "evaluation_options",
+    "make",
+    "name_environment",
+    "registered_id",
+    "seeds",
+]
 
 _VECTOR_FROM = 8
 """From this many environments on, CartPole's own vector implementation is faster than one by one."""
@@ -47,7 +56,8 @@ def make(
     """
     if count < 1:
         raise UserError(f"{count} environments were asked for; at least 1 is needed")
-    source, chosen = find(name), dict(options or {})
+    with doing(f"loading {name}"):
+        source, chosen = find(name), dict(options or {})
     if source.spec is not None and atari.is_atari(source.spec):
         return _atari(source, chosen, count, worker, autoreset)
     if autoreset is not None:
@@ -61,26 +71,16 @@ def make(
 
 def describe(name: str, options: Mapping[str, Any] | None = None) -> EnvironmentSpec:
     """What the environment of that name looks like: builds one, looks, closes it."""
-    environments = make(name, 1, options=options)
-    environments.close()
+    with bounded():
+        environments = make(name, 1, options=options)
+    close_within(name, [environments.close])
     return environments.spec
-
-
-def interface(name: str, options: Mapping[str, Any] | None = None) -> tuple[Callable[[Any], Any], int]:
-    """For playing outside our loops: how one observation is stored, and the number of the first action."""
-    source = find(name)
-    if source.spec is not None and atari.is_atari(source.spec):
-        return np.asarray, 0
-    env = source.build(dict(options or {}))
-    try:
-        return Encoder(env.observation_space).one, discrete_actions(name, env.action_space)[1]
-    finally:
-        env.close()
 
 
 def evaluation_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The options under which a score is the game's own: rewards as they are, Atari whole, nothing that only waits."""
-    spec, own = find(name).spec, dict(options or {})
+    with bounded(), doing(f"loading {name}"):
+        spec, own = find(name).spec, dict(options or {})
     if atari.is_atari(spec):
         return {**own, CLIPPING: False, "episodic_life": False}
     own |= {CLIPPING: False} if CLIPPING in own else {}

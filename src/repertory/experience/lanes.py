@@ -217,13 +217,24 @@ class Lanes:
             seen[back > age] = 0
         return seen
 
+    @property
+    def filled(self) -> int:
+        """Slots that were written in the fullest lane, the one at its head included; all beyond them are zeros."""
+        return min(self.length, int(self.head.max(initial=0)) + 1)
+
     def state(self) -> dict[str, NDArray[Any]]:
-        """The arrays themselves, for a checkpoint."""
-        return dict(self.arrays)
+        """What was written, as views, for a checkpoint: a replay that has room for more is saved without that room."""
+        return self._first(self.filled)
+
+    def _first(self, slots: int) -> dict[str, NDArray[Any]]:
+        """The arrays with the first slots of each lane only."""
+        cuts: dict[str, Any] = {"value": np.s_[:, :, :slots], "head": np.s_[:], "start": np.s_[:]}
+        return {name: array[cuts.get(name, np.s_[:, :slots])] for name, array in self.arrays.items()}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what a checkpoint holds."""
-        for name, array in self.arrays.items():
+        filled = min(self.length, int(np.max(state["head"], initial=0)) + 1)
+        for name, array in self._first(filled).items():
             if state[name].shape != array.shape or state[name].dtype != array.dtype:
                 raise UserError(
                     f"the checkpoint's {name} has shape {state[name].shape}, this run needs {array.shape}; "

@@ -1,22 +1,20 @@
-"""Finding an environment by its name, and building one of them; imports gymnasium and our errors.
+"""Finding an environment by its name, and building one of them; imports gymnasium, our errors and the user's code.
 
 A name is an id in Gymnasium's registry (`CartPole-v1`), an id with the module that registers it
-(`my_package:MyEnv-v0`), or a file with a function in it (`path/file.py:factory`) that is called with the
-options and returns a `gymnasium.Env`. Every environment has the option `reward_clipping`: if it takes none
-of that name itself, its rewards are cut to -1 at least and 1 at most.
+(`my_package:MyEnv-v0`), or a function in a file or module (`path/file.py:factory`, `my_package.mazes:factory`) that is
+called with the options and returns a `gymnasium.Env`. From Python, the function or class itself may be given. Every
+environment has the option `reward_clipping`: if it takes none of that name itself, its rewards are cut to -1 at least
+and 1 at most.
 """
 
 from __future__ import annotations
 
 import copy
 import difflib
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import re
-import sys
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +26,17 @@ from gymnasium.wrappers import ClipReward
 
 from repertory.errors import EnvironmentFailure, UserError, nearest
 from repertory.experience import atari, minatar_games
+from repertory.experience.deadlines import doing
+from repertory.experience.recipes import Recipe, portable
 from repertory.experience.stepping import missing_dependency, raised
+from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
 
 Env = gym.Env[Any, Any]
 CLIPPING = "reward_clipping"
+_BUILT: weakref.WeakValueDictionary[int, Env] = weakref.WeakValueDictionary()
+"""Environments of this process that somebody still has."""
+_NEAR = 0.7
+"""Names that are less alike than this are not suggested."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,15 @@ class Source:
         """One environment; `who` begins the sentence if that fails."""
         own, clipped = self._without_clipping(options)
         try:
-            env = self._create({**own, **({"render_mode": "rgb_array"} if render else {})})
+            with doing(f"building {self.name}"):
+                env = self._create({**own, **({"render_mode": "rgb_array"} if render else {})})
         except Exception as error:
             raise self.refusal(error, options, who) from error
         if not isinstance(env, gym.Env):
             raise UserError(f"{self.name} returned a {type(env).__name__}, not a gymnasium.Env")
+        if _BUILT.get(id(env.unwrapped)) is env.unwrapped:
+            raise UserError(f"{self.name} returned the same environment twice; let it make a new one at each call")
+        _BUILT[id(env.unwrapped)] = env.unwrapped
         return ClipReward(env, -1.0, 1.0) if clipped else env
 
     def _without_clipping(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -103,31 +112,98 @@ class Source:
         return [name for name in named if name not in hidden]
 
 
+def name_environment(given: Any, options: Mapping[str, Any]) -> str:
+    """The name of what was given to train on; that of a Python object carries the object along."""
+    if isinstance(given, str):
+        spec = portable(given)
+        carried = spec is not None and not atari.is_atari(spec)
+        return Given(given, Recipe(None, given, spec)) if carried else given
+    if isinstance(given, gym.Env | gym.vector.VectorEnv):
+        raise UserError(
+            f"{_described(given)} is an environment, and a run makes several of its own; give a function that makes "
+            f"one: train(lambda: {_remade(given)})"
+        )
+    if not callable(given):
+        raise UserError(f"an environment is a name or a function that makes one, not {given!r}")
+    name = name_of(given)
+    id_ = _registered_as(Source(name, factory=given), options)
+    return Given(name, Recipe(given, id_, portable(id_)))
+
+
+def _described(env: Any) -> str:
+    return f"the {type(env.unwrapped).__name__} object"
+
+
+def _remade(env: Any) -> str:
+    return f"{type(env.unwrapped).__name__}()" if env.spec is None else f"gym.make({env.spec.id!r})"
+
+
+def _registered_as(source: Source, options: Mapping[str, Any]) -> str:
+    """The id of what a callable makes; empty if it has none, or fails: that is told when it is needed."""
+    try:
+        env = source.build(options)
+    except UserError:
+        return ""
+    env.close()
+    return "" if env.spec is None else env.spec.id
+
+
+def registered_id(name: str) -> str:
+    """What to find an environment's preset by: its name, or the id under which a given one is registered."""
+    return name.call.id if isinstance(name, Given) else name
+
+
 def find(name: str) -> Source:
     """The environment of that name, or a sentence that says why there is none."""
-    place, colon, last = name.rpartition(":")
-    if colon and place.endswith(".py"):
+    if isinstance(name, Given):
+        recipe: Recipe = name.call
+        recipe.register()
+        return Source(name, factory=recipe.factory, spec=None if recipe.factory else gym.registry[recipe.id])
+    if is_lost(name):
+        raise UserError(f"the environment {name} was a Python object; name it, for example as path/file.py:function")
+    place, last = split(name)
+    if not place:
+        return Source(name, spec=_registered(last))
+    if is_file(place):
         return Source(name, factory=_factory(Path(place), last))
-    if colon:
-        _import(place, name)
-    return Source(name, spec=_registered(last))
+    module = _import(place, name)
+    if last not in gym.registry and callable(found := attribute(module, last)):
+        return Source(name, factory=found)
+    return Source(name, spec=_registered(last, place))
 
 
-def _registered(name: str) -> EnvSpec:
+def _registered(name: str, module: str = "") -> EnvSpec:
     if name not in gym.registry:
         if name.startswith("MinAtar/"):
             minatar_games.register()
         else:
             atari.register(name)
     if name not in gym.registry:
-        closest = difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.0)[0]
-        raise UserError(f"there is no environment {name!r}; did you mean {closest!r}?")
+        near = _nearest(name, gym.registry)
+        if module:
+            raise UserError(f"there is no environment {name!r} in {module}, registered or as a function{near}")
+        raise UserError(f"there is no environment {name!r}{near} (if a package registers it, write package:{name})")
     return gym.registry[name]
 
 
-def _import(module: str, name: str) -> None:
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'CartPole-v1'?` if one is near; versions and namespaces, which many share, count little."""
+    stems: dict[str, list[str]] = {}
+    for each in known:
+        stems.setdefault(_stem(each), []).append(each)
+    near = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=_NEAR)
+    if not near:
+        return ""
+    return f"; did you mean {difflib.get_close_matches(name, stems[near[0]], n=1, cutoff=0.0)[0]!r}?"
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"-v\d+$", "", name.rpartition("/")[2]).lower()
+
+
+def _import(module: str, name: str) -> ModuleType:
     try:
-        importlib.import_module(module)
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise EnvironmentFailure(f"importing {module} for {name!r} {raised(error)}") from error
@@ -139,33 +215,16 @@ def _import(module: str, name: str) -> None:
 def _factory(path: Path, function: str) -> Callable[..., Any]:
     if not path.is_file():
         raise UserError(f"there is no file {path} to take the environment {function!r} from")
-    module = _load(path.resolve())
-    factory = getattr(module, function, None)
+    try:
+        module = load_file(path)
+    except Exception as error:
+        raise EnvironmentFailure(f"importing {path} {raised(error)}") from error
+    factory = attribute(module, function)
     if not callable(factory):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{path} has no function {function!r}{nearest(function, known or ['none'])}")
     found: Callable[..., Any] = factory
     return found
-
-
-def _load(path: Path) -> ModuleType:
-    """The file as a module of a private name, imported again only after it has changed."""
-    key = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()[:16]
-    name = f"_repertory_environment_{key}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, Exception):
-            raise EnvironmentFailure(f"importing {path} {raised(error)}") from error
-        raise
-    return module
 
 
 def _takes(function: Callable[..., Any], argument: str) -> bool:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.errors import UserError
+from repertory.experience import saved_spaces
+from repertory.experience.deadlines import doing
 from repertory.experience.spaces import Encoder, discrete_actions
 from repertory.experience.stepping import Array, Flags, Step, Watch, missing_dependency, raised
 from repertory.specs import EnvironmentSpec
@@ -40,16 +42,18 @@ class OneByOne:
             self._look(worker)
             undo.pop_all()
         self._always, self._never = constants(count)
-        self._start = discrete_actions(name, self._envs[0].action_space)[1]
         self._steps = [env.step for env in self._envs]
 
     def _look(self, worker: int) -> None:
         """Reads the spaces, and from a first reset whether there are masks."""
-        self._encoder = Encoder(self._envs[0].observation_space)
-        actions, _ = discrete_actions(self._name, self._envs[0].action_space)
+        space = self._envs[0].observation_space
+        self._encoder = Encoder(space)
+        actions, self._start = discrete_actions(self._name, self._envs[0].action_space)
         self._watch = Watch(worker, self.count, actions)
         masked = "action_mask" in self._reset_one(0, seed=0)[1]
-        self.spec = EnvironmentSpec(self._encoder.spec, actions, masked)
+        self.spec = EnvironmentSpec(
+            self._encoder.spec, actions, masked, first_action=self._start, space=saved_spaces.write(space)
+        )
 
     def reset(self, seeds: Sequence[int]) -> tuple[Array, Flags | None]:
         """Starts all environments anew, each from its own seed."""
@@ -138,7 +142,8 @@ class OneByOne:
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
         self._watch.enter(index)
         try:
-            observation, info = self._envs[index].reset(seed=seed)
+            with doing(f"reset() of {self._name}"):
+                observation, info = self._envs[index].reset(seed=seed)
         except Exception as error:
             raise self._watch.failure(index, f"{raised(error)} (in reset)") from error
         self._watch.leave()
@@ -150,7 +155,7 @@ class OneByOne:
             stored = self._encoder.stack(seen)
         except Exception:
             stored = self._stored_singly(seen)
-        self._watch.check_observations(stored)
+        self._watch.check_observations(self._encoder.numbers(stored))
         return stored
 
     def _stored_singly(self, seen: list[Any]) -> Array:
@@ -184,7 +189,7 @@ class OneByOne:
 
     def close(self) -> None:
         """Closes every environment, whatever the others do."""
-        with contextlib.ExitStack() as stack:
+        with doing(f"close() of {self._name}"), contextlib.ExitStack() as stack:
             for env in self._envs:
                 stack.callback(env.close)
 

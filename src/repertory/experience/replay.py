@@ -2,17 +2,22 @@
 
 Next observations, frame stacks and n-step returns are gathered when a batch is drawn; no sample crosses an episode's
 end. The reader keeps up with the writers by comparing `head` with what it saw last, so they need not know of it.
+
+Sarsa bootstraps from the action taken next. After a truncated step none was taken, so with `next_actions` that step is
+left out, and returns of the steps before it stop at it: they bootstrap from its action, which is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.errors import UserError
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, Lanes
 from repertory.experience.priorities import PriorityTree
 
@@ -132,6 +137,11 @@ class Replay:
             self._reprioritize(self.tree, ready, low)
         self.ready, self.low = ready, np.minimum(low, ready)
 
+    def _complete(self, flags: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Whether slots with these flags hold a step, and one after which it is known what to bootstrap from."""
+        steps: NDArray[np.bool_] = (flags & FINAL) == 0
+        return steps & ~_cut_off(flags) if self.next_actions else steps
+
     def _oldest(self, head: Indices, guard: int) -> Indices:
         """The first slot with all its frames that a writer at `head` does not touch within `guard` slots."""
         low = np.maximum(head + (1 + guard - self.lanes.length), 0)
@@ -144,7 +154,7 @@ class Replay:
         lanes, slots = _ranges(np.maximum(self.ready, low), ready)
         gone_lanes, gone_slots = _ranges(self.low, np.minimum(low, self.ready))
         fresh = self.lanes.index(lanes, slots)
-        is_step = (self.lanes.flags.take(fresh) & FINAL) == 0
+        is_step = self._complete(self.lanes.flags.take(fresh))
         leaves = np.concatenate([self.lanes.index(gone_lanes, gone_slots), fresh])
         if len(leaves):
             first = self._first_priorities(lanes, slots) if self.valued else self.highest
@@ -169,28 +179,37 @@ class Replay:
         seen, best = value.reshape(2, -1)[0], value.reshape(2, -1)[1]
         after_at = self.lanes.index(lanes, after)
         final = (self.lanes.flags.take(after_at) & FINAL) != 0
-        ahead = np.where(discount == 0, 0.0, np.where(final, np.nan, best.take(after_at)))
+        follows = seen if self.next_actions else best
+        ahead = np.where(discount == 0, 0.0, np.where(final, np.nan, follows.take(after_at)))
         error = np.abs(reward + discount * ahead - seen.take(self.lanes.index(lanes, slots)))
         return np.where(np.isnan(error), self.highest, (error + kept.floor) ** kept.exponent)
 
-    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
-        """`size` steps; `importance` is β, the exponent that weighs unequal sampling back."""
+    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0, batches: int = 1) -> Sample:
+        """`size` steps; `importance` is β, the exponent that weighs unequal sampling back.
+
+        They are to be `split` into so many batches: prioritised draws are spread evenly over each.
+        """
         while True:
             self.refresh()
             turn = self._turn
-            lane, slot, weight = self._draw(size, rng, importance)
+            lane, slot, weight = self._draw(size, rng, importance, batches)
             sample = self.gather(lane, slot, weight)
             if self.guard == 0 or (slot >= self._oldest(self.lanes.head[lane], 1)).all():
                 return sample
             self._turn = turn  # a writer has come round to one of these steps meanwhile: draw anew
 
     def _draw(
-        self, size: int, rng: np.random.Generator, importance: float
+        self, size: int, rng: np.random.Generator, importance: float, batches: int
     ) -> tuple[Indices, Indices, NDArray[np.float32]]:
         """Lane, slot and weight of each step drawn."""
         if self.tree is None:
             return *self._draw_uniform(size, rng), np.ones(size, np.float32)
-        leaf = self.tree.sample(rng.random(size))
+        if self.next_actions and self.tree.total == 0:
+            self._check_any_complete()
+        uniforms = rng.random(size)
+        uniforms += _strata(size, batches)
+        uniforms /= size
+        leaf = self.tree.sample(uniforms)
         lane, position = leaf // self.lanes.length, leaf % self.lanes.length
         head = self._head[lane]  # as `refresh` saw it: the writer may have moved on
         slot = head - (head - position) % self.lanes.length
@@ -208,8 +227,20 @@ class Replay:
             lanes = np.searchsorted(ends, drawn, side="right")
             slots = drawn + offset[lanes]
             lane[missing], slot[missing] = lanes, slots
-            missing = missing[(self.lanes.flags.take(self.lanes.index(lanes, slots)) & FINAL) != 0]
+            drawn_again = missing[~self._complete(self.lanes.flags.take(self.lanes.index(lanes, slots)))]
+            if self.next_actions and len(drawn_again) == size:
+                self._check_any_complete()
+            missing = drawn_again
         return lane, slot
+
+    def _check_any_complete(self) -> None:
+        """Refuse to draw for ever."""
+        lane, slot = _ranges(self.low, self.ready)
+        if not self._complete(self.lanes.flags.take(self.lanes.index(lane, slot))).any():
+            raise UserError(
+                "Sarsa can learn from no step so far: every episode was truncated after its first step, so no action "
+                "was taken next; use --agent dqn, or an environment with longer episodes"
+            )
 
     def next(self, size: int) -> Sample | None:
         """The oldest `size` steps that were not taken yet, or None if there are fewer: learning without a memory."""
@@ -231,8 +262,14 @@ class Replay:
         """Lane and slot of steps that can be drawn and were not taken yet."""
         self.refresh()
         lane, slot = _ranges(np.maximum(self.taken, self.low), self.ready)
-        is_step = (self.lanes.flags.take(self.lanes.index(lane, slot)) & FINAL) == 0
+        is_step = self._complete(self.lanes.flags.take(self.lanes.index(lane, slot)))
         return lane[is_step], slot[is_step]
+
+    def most_steps_since(self, slots: Indices) -> int:
+        """Steps that were taken since the lanes' heads stood at these slots, in the lane with the most of them."""
+        lane, slot = _ranges(slots, self.lanes.head)
+        is_step = (self.lanes.flags.take(self.lanes.index(lane, slot)) & FINAL) == 0
+        return int(np.bincount(lane[is_step], minlength=1).max())
 
     def unroll(self) -> Sample | None:
         """All steps that were not taken yet, each with the longest return that they allow (Mnih et al. 2016, S2)."""
@@ -293,6 +330,8 @@ class Replay:
         flags = self.lanes.flags.take(window)
         ended = (flags & (TERMINATED | TRUNCATED)) != 0
         live = (np.cumsum(ended, axis=1) - ended) == 0
+        if self.next_actions:
+            live &= ~_cut_off(flags)
         if until is not None:
             live &= reached < until[:, None]
         steps = live.sum(axis=1)
@@ -316,7 +355,7 @@ class Replay:
 
     def state(self) -> dict[str, Any]:
         """What the lanes themselves do not hold."""
-        tree = self.tree.state() if self.tree is not None else {}
+        tree = {} if self.tree is None else {"priorities": self._by_lane(self.tree)[:, : self.lanes.filled]}
         return {"low": self.low, "ready": self.ready, "taken": self.taken, "highest": self.highest, "tree": tree}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -325,7 +364,28 @@ class Replay:
         self.highest = float(state["highest"])
         self._written = b""
         if self.tree is not None:
-            self.tree.load_state(state["tree"])
+            saved, priorities = state["tree"]["priorities"], np.zeros((self.lanes.count, self.lanes.length))
+            priorities[:, : saved.shape[1]] = saved
+            self.tree.load_state({"priorities": priorities.ravel()})
+
+    def _by_lane(self, tree: PriorityTree) -> NDArray[np.float64]:
+        """Priorities as [lane, slot]."""
+        return tree.state()["priorities"].reshape(self.lanes.count, self.lanes.length)
+
+
+def _cut_off(flags: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Steps that were truncated and not terminated: they would bootstrap, but no action follows them."""
+    found: NDArray[np.bool_] = (flags & (TERMINATED | TRUNCATED)) == TRUNCATED
+    return found
+
+
+@cache
+def _strata(size: int, batches: int) -> NDArray[np.float64]:
+    """Which of `size` equal parts of the priorities' sum each draw is from (Schaul et al. 2016, appendix B.2.1).
+
+    A batch takes every `batches`-th part, so that each goes over the whole sum.
+    """
+    return np.arange(float(size)).reshape(-1, batches).T.reshape(-1)
 
 
 def _ranges(low: Indices, high: Indices) -> tuple[Indices, Indices]:

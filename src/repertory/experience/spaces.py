@@ -10,8 +10,10 @@ Imports numpy, gymnasium, and our errors and specs.
 | Discrete, MultiDiscrete      | a vector of 0-based indices  | category           |
 | Tuple, Dict, however nested  | one vector, leaf after leaf  | each leaf as above |
 
-Categories, and leaves of a Tuple or Dict, are stored as uint8 if all of them fit (pixels, binaries, up to 256
-categories), else as float32; a pixel then stays a pixel. Integers beyond ±2^24 are rounded, as float32 does.
+Categories are stored as uint8 if all of them fit (up to 256), else as float32. Leaves of a Tuple or Dict keep the type
+they would have alone. Where that is uint8 for some and float32 for others, the vector is one of bytes, in which each
+float32 takes four: a picture of 12,288 pixels and 5 floats take 12,308 bytes. Integers beyond ±2^24 are rounded, as
+float32 does.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -32,6 +34,8 @@ from repertory.specs import ObservationSpec, Part
 Array = NDArray[Any]
 Path = tuple[str | int, ...]
 
+_SIDE = 3
+"""A picture has three axes, and the smallest network that reads one by convolution needs sides of this length."""
 _SUPPORTED = "Box, Discrete, MultiBinary, MultiDiscrete, and Tuple or Dict of these"
 
 
@@ -54,6 +58,27 @@ class _Leaf:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        return sum(part.stored for part in self.parts)
+
+    @property
+    def wide(self) -> bool:
+        return any(part.wide for part in self.parts)
+
+    @property
+    def is_picture(self) -> bool:
+        return len(self.shape) == 3 and sorted(self.shape)[1] >= _SIDE
+
+    def widened(self) -> _Leaf:
+        """The same in a row of bytes."""
+        if self.small:
+            return self
+        return replace(self, parts=tuple(replace(part, wide=True) for part in self.parts))
+
+    def __str__(self) -> str:
+        return f"{'/'.join(map(str, self.path))} ({'×'.join(map(str, self.shape))})"
 
     def read(self, observation: Any, lead: tuple[int, ...]) -> Array:
         """This leaf of an observation ([*lead, *shape]), checked; categories are counted from 0."""
@@ -112,19 +137,26 @@ class Encoder:
     """Turns the observations of one space into what is stored; free for a plain Box of the stored type."""
 
     def __init__(self, space: Space[Any]) -> None:
-        self._leaves = tuple(_leaves(space))
-        self._ends = list(itertools.accumulate(leaf.size for leaf in self._leaves))
+        leaves = tuple(_leaves(space))
+        small = any(leaf.small for leaf in leaves)
+        self._leaves = tuple(leaf.widened() for leaf in leaves) if small else leaves
+        self._ends = list(itertools.accumulate(leaf.stored for leaf in self._leaves))
         if not self._ends or not self._ends[-1]:
             raise UserError(f"the observation space {space} holds no number")
         first = self._leaves[0]
         whole = not first.path and first.limit is None and first.shape != ()
         self._plain = first if whole else None
-        self._dtype = np.dtype(np.uint8 if all(leaf.small for leaf in self._leaves) else np.float32)
+        self._dtype = np.dtype(np.uint8 if small else np.float32)
+        self._wide = [slice(end - leaf.stored, end) for leaf, end in self._placed() if leaf.wide]
         self.spec = ObservationSpec(
             shape=first.shape if whole else (self._ends[-1],),
-            dtype="uint8" if self._dtype == np.uint8 else "float32",
+            dtype="uint8" if small else "float32",
             parts=tuple(part for leaf in self._leaves for part in leaf.parts),
+            pictures=() if whole else tuple(str(leaf) for leaf in self._leaves if leaf.is_picture),
         )
+
+    def _placed(self) -> Iterator[tuple[_Leaf, int]]:
+        return zip(self._leaves, self._ends, strict=True)
 
     def stack(self, observations: list[Any]) -> Array:
         """Single observations -> a new array [E, *shape]."""
@@ -148,10 +180,19 @@ class Encoder:
             return self._gather(observations, (count,))
         return np.array(self._plain.read(observations, (count,)), self._dtype, copy=copy or None)
 
+    def numbers(self, stored: Array) -> Array:
+        """The numbers among stored observations [E, *shape] that might not be finite: [E, ...]."""
+        if not self._wide:
+            return stored
+        return np.concatenate([stored[:, place].view(np.float32) for place in self._wide], axis=1)
+
     def _gather(self, observation: Any, lead: tuple[int, ...]) -> Array:
         out = np.empty((*lead, self._ends[-1]), self._dtype)
-        for leaf, end in zip(self._leaves, self._ends, strict=True):
-            out[..., end - leaf.size : end] = leaf.read(observation, lead).reshape(*lead, leaf.size)
+        for leaf, end in self._placed():
+            place = out[..., end - leaf.stored : end]
+            if leaf.wide:
+                place = place.view(np.float32)
+            place[...] = leaf.read(observation, lead).reshape(*lead, leaf.size)
         return out
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from repertory.experience import saved_spaces
+from repertory.experience.deadlines import doing
 from repertory.experience.one_by_one import constants, picture
 from repertory.experience.spaces import Encoder, discrete_actions
 from repertory.experience.stepping import Array, Flags, Step, Watch, raised
@@ -58,15 +60,18 @@ class Vectorised:
         self._always, self._never = constants(self.count)
         self._ended = self._never
         if masked is None:
-            _, info = self._call(self._env.reset, seed=self._seeding([0] * self.count))
+            with doing(f"reset() of {name}"):
+                _, info = self._call(self._env.reset, seed=self._seeding([0] * self.count))
             masked = "action_mask" in info
-        self.spec = EnvironmentSpec(observation or self._encoder.spec, actions, masked, frame_skip)
+        space = saved_spaces.write(env.single_observation_space)
+        self.spec = EnvironmentSpec(observation or self._encoder.spec, actions, masked, frame_skip, self._start, space)
 
     def reset(self, seeds: Sequence[int]) -> tuple[Array, Flags | None]:
         """Starts all environments anew, from these seeds."""
         self._watch.restart(seeds)
         self._ended = self._never
-        observations, info = self._call(self._env.reset, seed=self._seeding(seeds))
+        with doing(f"reset() of {self._name}"):
+            observations, info = self._call(self._env.reset, seed=self._seeding(seeds))
         return self._stored(observations), self._masks(info, self._always, self._never)
 
     def step(self, actions: NDArray[np.integer[Any]]) -> Step:
@@ -100,7 +105,7 @@ class Vectorised:
         observations = first.copy()
         for index in np.flatnonzero(ended).tolist():
             self._put_final(index, observations, info.get("final_obs"))
-        self._watch.check_observations(observations)
+        self._watch.check_observations(self._encoder.numbers(observations))
         first_masks = self._masks(info, self._always, self._never)
         masks = self._masks(info.get("final_info", {}), ended, terminated)
         if masks is not None and first_masks is not None:
@@ -129,7 +134,7 @@ class Vectorised:
             stored = self._encoder.many(observations, self.count, self._copy)
         except Exception as error:
             raise self._watch.failure_of_all(f"returned observations of {error}") from error
-        self._watch.check_observations(stored)
+        self._watch.check_observations(self._encoder.numbers(stored))
         self._latest = stored
         return stored
 

@@ -57,6 +57,10 @@ class Actor:
         self.lengths[:] = 0
         self._waiting = self._actions = None
 
+    def warm_up(self) -> None:
+        """After `restart`: compile before the clock runs."""
+        self.policy.warm_up(self.observation, self.mask)
+
     def step(self) -> bool:
         """One step in every environment, once the policy has answered; then the question for the next one.
 

@@ -73,6 +73,11 @@ class Drawn:
         """Forward passes so far are of no use any more."""
         self._rows.kept = None
 
+    def warm_up(self, question: Question) -> None:
+        """Compile what answers such a question; draws nothing."""
+        self._rows(question)
+        self.drop_kept()
+
     def answer(self, question: Question) -> Answer:
         """By Gumbel's trick: the highest of preferences with noise is a draw from their softmax."""
         rows, core = self._rows(question)

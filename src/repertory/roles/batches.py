@@ -68,6 +68,12 @@ class Drawer:
         if self.lesson.prioritized:
             self.experience.update_priorities(sample.lane, sample.slot, np.asarray(priority))
 
+    def example(self) -> Sample:
+        """A sample of the right shapes, to compile with."""
+        rows = self.lesson.batch_size * self.lesson.updates_per_call
+        at = np.zeros(rows, np.int64)
+        return self.experience.gather(at, at, np.ones(rows, np.float32)).split(self.lesson.updates_per_call)
+
     def give_back(self, sample: Sample) -> None:
         """It was not learned from after all, and is owed again."""
         self.pacing.made(-sample.action.shape[0])
@@ -83,7 +89,7 @@ class Drawer:
             return None if sample is None else sample.split(1)
         size = lesson.batch_size * lesson.updates_per_call
         beta = self.importance(self.env_steps()) if lesson.prioritized else 0.0
-        return self.experience.sample(size, self.rng, beta).split(lesson.updates_per_call)
+        return self.experience.sample(size, self.rng, beta, lesson.updates_per_call).split(lesson.updates_per_call)
 
     def state(self) -> dict[str, Any]:
         """The stream of draws, and how many updates were made."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,16 +13,19 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.agents.light import ROWS
+from repertory.errors import EnvironmentFailure
 from repertory.experience.environments import Environments
+from repertory.experience.lanes import Field
 from repertory.roles.answers import Question, Rows
 from repertory.roles.ledger import Page
 
 
 class Episodes(NamedTuple):
-    """Returns and lengths of whole episodes."""
+    """Returns and lengths of episodes; `unfinished` of them were cut off when time was up, and count as they stood."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
+    unfinished: int = 0
 
     def summary(self) -> dict[str, Any]:
         """Mean, spread and the single episodes, as JSON values."""
@@ -27,6 +33,7 @@ class Episodes(NamedTuple):
             "mean": float(self.returns.mean()),
             "std": float(self.returns.std()),
             "episodes": len(self.returns),
+            "unfinished": self.unfinished,
             "returns": self.returns.tolist(),
             "lengths": self.lengths.tolist(),
         }
@@ -38,8 +45,18 @@ class Evaluator:
     def __init__(self, agent: Agent, environments: Environments, *, max_steps: int = 100_000) -> None:
         self.agent, self.environments, self.max_steps = agent, environments, max_steps
 
-    def evaluate(self, weights: Any, seeds: list[int], watch: Callable[[], None] = lambda: None) -> Episodes:
-        """Each environment's first episode from its seed; `watch` is called before every step."""
+    finished = 0
+    """Episodes of the evaluation under way that have ended."""
+
+    def evaluate(
+        self, weights: Any, seeds: list[int], watch: Callable[[], None] = lambda: None, seconds: float = math.inf
+    ) -> Episodes:
+        """Each environment's first episode from its seed; `watch` is called before every step.
+
+        After so many seconds, episodes that still run are cut off.
+        """
+        end = time.monotonic() + seconds
+        self.finished = 0
         observation, mask = self.environments.reset(seeds)
         greedy = self._greedy(weights)
         count = self.environments.count
@@ -47,16 +64,24 @@ class Evaluator:
         playing = np.ones(count, bool)
         for _ in range(self.max_steps):
             watch()
+            if time.monotonic() > end:
+                return Episodes(returns, lengths, int(playing.sum()))
             actions = greedy(observation, mask)
             result = self.environments.step(actions)
             counted = playing & result.stepped
             returns += np.where(counted, result.reward, 0.0)
             lengths += counted
             playing &= ~(counted & (result.terminated | result.truncated))
-            if not playing.any():
+            self.finished = count - int(np.count_nonzero(playing))
+            if self.finished == count:
                 break
             observation, mask = result.onward()
         return Episodes(returns, lengths)
+
+    def warm_up(self) -> None:
+        """Compile what chooses actions, before the clock runs."""
+        observation, mask = self.environments.reset(list(range(self.environments.count)))
+        self._greedy(np.zeros(self.agent.layout.size, np.float32))(observation, mask)
 
     def _greedy(self, weights: Any) -> Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.integer[Any]]]:
         """Actions for observations, by the lighter way if there is one; recurrent states begin empty."""
@@ -80,8 +105,27 @@ class Dismissed(Exception):
     """Nobody waits for the evaluation any more."""
 
 
+class Superseded(Exception):
+    """A later evaluation was asked for, and matters more."""
+
+
 class EvaluationDesk:
     """The evaluator as a role: asked by number with a snapshot of the weights, it answers with whole episodes."""
+
+    @staticmethod
+    def fields(weights: int, episodes: int) -> dict[str, Field]:
+        """The asker writes `asked` (number of the evaluation, and of its seeds), `weights` and `seconds`; the evaluator
+        writes the rest, `answered` last. The number is odd while a question is being written or none is asked."""
+        return {
+            "asked": Field((2,), "int64"),
+            "weights": Field((weights,), "float32"),
+            "seconds": Field((1,), "float64"),
+            "answered": Field((1,), "int64"),
+            "returns": Field((episodes,), "float64"),
+            "lengths": Field((episodes,), "int64"),
+            "unfinished": Field((1,), "int64"),
+            "finished": Field((1,), "int64"),
+        }
 
     def __init__(
         self,
@@ -93,24 +137,39 @@ class EvaluationDesk:
     ) -> None:
         self.evaluator, self.arrays, self.seeds = evaluator, arrays, seeds
         self.page, self.dismissed = page, dismissed
+        self._number = 0
+
+    def warm_up(self) -> None:
+        """Compile before the clock runs; environments that fail will fail again when somebody asks."""
+        with contextlib.suppress(EnvironmentFailure):
+            self.evaluator.warm_up()
 
     def step(self) -> bool:
         """Play the evaluation that was asked for, if one was."""
-        asked, index = (int(number) for number in self.arrays["asked"])
-        if asked == int(self.arrays["answered"][0]):
+        number, index = (int(number) for number in self.arrays["asked"])
+        if number % 2 or number == int(self.arrays["answered"][0]):
             return False
+        weights, seconds = self.arrays["weights"].copy(), float(self.arrays["seconds"][0])
+        if number != int(self.arrays["asked"][0]):  # another was asked for while this one was read
+            return True
+        self._number = number
         try:
-            episodes = self.evaluator.evaluate(self.arrays["weights"].copy(), self.seeds(index), self._watch)
+            episodes = self.evaluator.evaluate(weights, self.seeds(index), self._watch, seconds)
+        except Superseded:
+            return True
         except Dismissed:
             return False
-        self.arrays["returns"][:], self.arrays["lengths"][:] = episodes
-        self.arrays["answered"][0] = asked
+        self.arrays["returns"][:], self.arrays["lengths"][:], self.arrays["unfinished"][0] = episodes
+        self.arrays["answered"][0] = number
         return True
 
     def _watch(self) -> None:
         self.page.beat()
+        self.arrays["finished"][0] = self.evaluator.finished
         if self.dismissed():
             raise Dismissed
+        if int(self.arrays["asked"][0]) != self._number:
+            raise Superseded
 
     def settle(self) -> None:
         """An evaluation that was cut short is asked for again."""

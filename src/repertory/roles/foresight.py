@@ -70,6 +70,10 @@ class Foresight:
             self._without = WITHOUT
             return None
 
+    def example(self, learned: LearnerState, batch: Any) -> NDArray[np.float32]:
+        """Answers of the right shape, to compile with."""
+        return _answers(self._prepare(np.array(learned.target)), batch)
+
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -85,6 +85,7 @@ class GradientWorker:
         self._fetched: tuple[int, Any, Any] | None = None
         self._sum: Any = None
         self._made = 0
+        self._clip = jax.jit(lambda gradient: (agent.shorten(gradient), jnp.linalg.norm(gradient)))
 
     def step(self) -> bool:
         """One gradient, if a batch is owed and the servers are ready for it."""
@@ -102,6 +103,13 @@ class GradientWorker:
         self.watch.lap("learn")
         return True
 
+    def warm_up(self) -> None:
+        """Compile before the clock runs; changes nothing."""
+        _, weights, target = self.servers.fetch()
+        batch = Transitions(*self.batches.example().batch()[:8])
+        gradient, _ = self.agent.gradient(jnp.asarray(weights), jnp.asarray(target), batch, self._key)
+        self.agent.shorten(gradient)
+
     def _fetch(self) -> tuple[int, Any, Any]:
         if self._fetched is None or self._made % self.exchange.fetch_period == 0:
             version, weights, target = self.servers.fetch()
@@ -114,7 +122,7 @@ class GradientWorker:
         page.count("gradients")
         page.lag(version - sample.version.astype(np.int64))
         loss = float(learned.loss)
-        page.loss(loss, 1)
+        page.loss(loss, learned.entropy, learned.value)
         self.batches.release(sample, learned.priority[None])
         if not math.isfinite(loss):  # first: it would spoil the mean of the others
             page.count("skipped")
@@ -123,7 +131,9 @@ class GradientWorker:
         else:
             self._sum = gradient if self._sum is None else self._sum + gradient
         if self._made % self.exchange.push_period == 0 and self._sum is not None:
-            page.count("bytes_sent", self.servers.push(self.agent.shorten(self._sum)))
+            gradient, norm = self._clip(self._sum)
+            page.gradient_norm(norm, self.agent.max_gradient_norm)
+            page.count("bytes_sent", self.servers.push(gradient))
             self._sum = None
 
     def settle(self) -> None:

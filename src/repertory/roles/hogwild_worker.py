@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from repertory.agents.agent import Agent, LearnerState
@@ -55,21 +56,30 @@ class Segments:
         self.replay.taken[:] = self.replay.lanes.head
         self._began = self.replay.lanes.head.copy()
 
+    def example(self) -> Sample:
+        """A sample of the right shapes, to compile with."""
+        rows = self.replay.lanes.count * (self.length if self.whole else 1)
+        at = np.zeros(rows, np.int64)
+        return self.replay.gather(at, at, np.ones(rows, np.float32))
+
     def take(self) -> tuple[Sample, bool] | None:
         """The next steps, and whether an update is due with them."""
         head, start = self.replay.lanes.head, self.replay.lanes.start
-        steps = int((head - self._began).max())
         ended = len(head) == 1 and start[0] > self._began[0] and start[0] == head[0]
-        due = steps >= self.length or bool(ended)
+        due = bool(ended) or self._enough(int((head - self._began).max()))
         if self.whole and not due:
             return None
         sample = self.replay.unroll() if self.whole else self.replay.fresh()
+        if sample is None:  # then what is due waits for the next step that can be learned from
+            return None
         if due:
             self._began = head.copy()
-        if sample is None:
-            return None
         rows = self.replay.lanes.count * (self.length if self.whole else 1)
         return sample.padded(-(-len(sample.weight) // rows) * rows), due
+
+    def _enough(self, slots: int) -> bool:
+        """Whether `length` steps were taken; final observations take slots, too, and are no steps."""
+        return slots >= self.length and self.replay.most_steps_since(self._began) >= self.length
 
 
 class HogwildWorker:
@@ -84,6 +94,7 @@ class HogwildWorker:
         watch: Stopwatch | Unwatched,
         *,
         target_steps: int,
+        rate: Callable[[int], float],
         key: jax.Array,
         leads: bool = True,
         acted: Callable[[], tuple[int, Any]] | None = None,
@@ -92,9 +103,10 @@ class HogwildWorker:
     ) -> None:
         """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
         those; else it is taken at the live ones. `kept` gives the forward passes that were made with them, if they
-        are there. `pull` is called after each update. One `leads`: it tells what all have in common."""
+        are there. `pull` is called after each update. One `leads`: it tells what all have in common. `rate` is the
+        learning rate by env steps."""
         self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
-        self.target_steps, self._key, self.leads = target_steps, key, leads
+        self.target_steps, self.rate, self._key, self.leads = target_steps, rate, key, leads
         self._acted, self._kept, self._pull = acted, kept, pull
         self._sum: Any = None
         self._made = 0
@@ -126,6 +138,13 @@ class HogwildWorker:
         self.watch.lap("learn")
         return True
 
+    def warm_up(self) -> None:
+        """Compile before the clock runs; changes nothing."""
+        sample, live = self.source.example(), self.store.live()
+        batch = lesson(sample.flat() if isinstance(self.source, Drawer) else sample)  # type: ignore[union-attr]
+        gradient, _ = self._gradient(None, live.weights.copy(), live.target.copy(), batch, self._key)
+        self._change(live, gradient, self.rate(self.page.env_steps))
+
     def _gradient_of_kept(self, kept: Kept, batch: Any) -> tuple[Any, Any]:
         assert self.agent.keeping is not None
         gradient, learned = self.agent.keeping.gradient(*kept, batch)
@@ -143,13 +162,14 @@ class HogwildWorker:
         page = self.page
         page.count("gradients")
         page.lag(version - sample.versions())
-        page.loss(float(learned.loss), 1, float(learned.entropy))
+        page.loss(learned.loss, learned.entropy, learned.value)
 
     def _update(self, version: int) -> None:
         """Apply what has added up to the weights as they are now, not as they were read."""
-        change, statistics, skipped = self._change(self.store.live(), self._sum)
+        change, statistics, skipped, norm = self._change(self.store.live(), self._sum, self.rate(self.page.env_steps))
         self._sum = None
         self.store.add(change, statistics, skipped)
+        self.page.gradient_norm(norm, self.agent.max_gradient_norm)
         self.page.set("skipped", int(skipped) if self.leads else 0)
         self.page.age(np.array([self.page.updates - version]))
         self.page.learned(1)
@@ -185,7 +205,10 @@ def _added(
     return (gradient if total is None else total + gradient), learned
 
 
-def _changed(agent: Agent, state: LearnerState, total: jax.Array) -> tuple[jax.Array, Any, jax.Array]:
-    """What to add to the weights, the optimiser's statistics after it, and gradients skipped so far."""
-    after = agent.advance(state, agent.shorten(total))
-    return after.weights - state.weights, after.optimizer, after.skipped
+def _changed(agent: Agent, state: LearnerState, total: jax.Array, rate: float) -> tuple[jax.Array, Any, Any, jax.Array]:
+    """What to add to the weights, the optimiser's statistics after it, gradients skipped so far, the gradient's norm.
+
+    Never a difference of new and old weights: others write them meanwhile, and what they added would be taken back.
+    """
+    change, statistics, finite = agent.change(state, agent.shorten(total), rate)
+    return change, statistics, state.skipped + ~finite, jnp.linalg.norm(total)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transitions
@@ -16,9 +18,6 @@ from repertory.roles.ledger import Page
 from repertory.roles.ports import Batches, Weights
 from repertory.roles.safe import Safe
 from repertory.roles.stopwatch import Stopwatch, Unwatched
-
-LOSSES_AT_ONCE = 64
-"""Losses stay on the device until there are so many: fetching each would wait for its update."""
 
 
 class Learner:
@@ -34,10 +33,13 @@ class Learner:
         watch: Stopwatch | Unwatched,
         safe: Safe | None = None,
         foresight: Foresight | None = None,
+        *,
+        rate: Callable[[int], float],
     ) -> None:
+        """`rate` is the learning rate by env steps."""
         self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
-        self.page, self.watch, self.safe, self.foresight = page, watch, safe, foresight
-        self._losses: list[tuple[Any, Any]] = []
+        self.page, self.watch, self.safe, self.foresight, self.rate = page, watch, safe, foresight, rate
+        self._untold: list[Learned] = []
         weights.publish(page.updates, learned.weights)
 
     def step(self) -> bool:
@@ -49,12 +51,23 @@ class Learner:
         batch = self._lesson(sample)
         if self.foresight is not None:
             self.foresight.begin(self.page.updates + sample.updates)
-        self.learned, learned = self.agent.learn(self.learned, batch)
+        self.learned, learned = self.agent.learn(self.learned, batch, self.rate(self.page.env_steps))
         self._conclude(sample, learned)
         self.watch.lap("learn")
         self.batches.ahead()
         self.watch.lap("sample")
         return True
+
+    def warm_up(self) -> None:
+        """Compile before the clock runs, on a copy of the state: changes nothing."""
+        batch = lesson(self.batches.example())
+        self._compile(batch)
+        if self.foresight is not None and isinstance(batch, Transitions):
+            self._compile(batch._replace(bootstrap=self.foresight.example(self.learned, batch)))
+
+    def _compile(self, batch: Transitions | Rollout) -> None:
+        copied = jax.tree_util.tree_map(jnp.array, self.learned)
+        self.agent.learn(copied, batch, self.rate(self.page.env_steps))
 
     def _lesson(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
         """With what the target says of it, if that is known."""
@@ -64,29 +77,33 @@ class Learner:
         return batch._replace(bootstrap=self.foresight.end(self.learned, self.page.updates))
 
     def _conclude(self, sample: Sample | UnrollBatch, learned: Learned) -> None:
-        """Tell the board, the replay and the ledger."""
+        """Tell the board, the replay and the ledger.
+
+        Updates count while they are still being computed, so that those who play need not wait. Publishing to another
+        process waits for them, so then their losses are there; in one thread, those of the last updates come later.
+        """
         page = self.page
         page.lag(page.updates - sample.version.astype(np.int64))
         page.learned(sample.updates)
         self.weights.publish(page.updates, self.learned.weights)
         self.batches.release(sample, learned.priority)
-        self._losses.append((learned.loss, learned.entropy))
-        if len(self._losses) >= LOSSES_AT_ONCE:
-            self.add_up_losses()
+        self._untold.append(learned)
+        self.tell_losses(wait=False)
         if self.safe is not None and self.safe.due():
             self.safe.save(self.learned)
 
-    def add_up_losses(self) -> None:
-        """Into the ledger."""
-        for loss, entropy in self._losses:
-            values = np.asarray(loss)
-            self.page.loss(float(values.sum()), values.size, float(np.asarray(entropy).sum()))
-        self._losses = []
-        self.page.set("skipped", int(self.learned.skipped))
+    def tell_losses(self, *, wait: bool = True) -> None:
+        """Losses, norms and values go into the ledger: all of them, or those that are computed already."""
+        while self._untold and (wait or _computed(self._untold[0])):
+            learned = self._untold.pop(0)
+            self.page.loss(learned.loss, learned.entropy, learned.value)
+            self.page.gradient_norm(learned.gradient_norm, self.agent.max_gradient_norm)
+            if not np.isfinite(learned.gradient_norm).all():
+                self.page.set("skipped", int(self.learned.skipped))
 
     def settle(self) -> None:
         """Before a pause or a checkpoint: all losses told, nothing drawn ahead, the state in the safe."""
-        self.add_up_losses()
+        self.tell_losses()
         self.batches.settle()
         if self.safe is not None:
             self.safe.save(self.learned)
@@ -112,6 +129,11 @@ class Learner:
         """End the thread that looks ahead."""
         if self.foresight is not None:
             self.foresight.close()
+
+
+def _computed(learned: Learned) -> bool:
+    told: tuple[Any, ...] = (learned.loss, learned.gradient_norm)
+    return all(not isinstance(x, jax.Array) or bool(x.is_ready()) for x in told)  # type: ignore[attr-defined]
 
 
 def lesson(sample: Sample | UnrollBatch) -> Transitions | Rollout:

@@ -7,7 +7,6 @@ whoever supervises reads from them that it lives, what it does and what it has d
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,11 +21,11 @@ RECENT = 128
 
 ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     # supervision
+    "began": ("int64", ()),  # its process has come to the project's code
     "beat": ("float64", ()),  # when it last said that it lives, by the monotonic clock
     "starts": ("int64", ()),  # how often it was started, and its environments anew
     "settled": ("int64", ()),  # the last pause that it has reached
     "waiting": ("int64", ()),  # it waits for its bell
-    "together": ("int64", ()),  # it waits for others inside a collective operation
     "failures": ("int64", ()),  # failures that it has recovered from by itself
     "place": ("int64", (4,)),  # environment, seed, step and worker of the step being taken; -1 = in none
     # counts of the whole run
@@ -49,6 +48,10 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "losses": ("int64", ()),
     "loss_sum": ("float64", ()),
     "entropy_sum": ("float64", ()),
+    "value_sum": ("float64", ()),
+    "norms": ("int64", ()),  # gradients that updates were made of, how long they were, and how many were clipped
+    "norm_sum": ("float64", ()),
+    "clipped": ("int64", ()),
     "queue": ("int64", ()),
     "answers": ("int64", ()),  # questions to the policy, and how long the answers took
     "answer_s": ("float64", ()),
@@ -60,6 +63,7 @@ KEPT = (
     "episodes", "dropped_unrolls",
 )  # fmt: skip
 """What a checkpoint keeps."""
+SUMS = ("loss_sum", "entropy_sum", "value_sum", "norm_sum")
 
 
 Ledger = Mapping[str, NDArray[Any]]
@@ -152,13 +156,24 @@ class Page:
         self.row["answers"] += 1
         self.row["answer_s"] += seconds
 
-    def loss(self, total: float, count: int, entropy: float = 0.0) -> None:
-        """Losses of some updates, and the policy's entropies in them; those that are not finite spoil no mean."""
-        if not (math.isfinite(total) and math.isfinite(entropy)):
-            return
-        self.row["loss_sum"] += total
-        self.row["entropy_sum"] += entropy
-        self.row["losses"] += count
+    def loss(self, loss: Any, entropy: Any = 0.0, value: Any = 0.0) -> None:
+        """Losses of one or several updates, with the policy's entropy and the mean absolute value of each.
+
+        Those that are not finite spoil no mean.
+        """
+        told = np.array([np.asarray(loss), np.asarray(entropy), np.asarray(value)], np.float64).reshape(3, -1)
+        fine = told[:, np.isfinite(told).all(axis=0)]
+        for name, total in zip(("loss_sum", "entropy_sum", "value_sum"), fine.sum(axis=1).tolist(), strict=True):
+            self.row[name] += total
+        self.row["losses"] += fine.shape[1]
+
+    def gradient_norm(self, norm: Any, limit: float) -> None:
+        """Norms of the gradients of one or several updates, before those longer than `limit` are clipped; 0 = none."""
+        norms = np.asarray(norm, np.float64).reshape(-1)
+        norms = norms[np.isfinite(norms)]
+        self.row["norm_sum"] += float(norms.sum())
+        self.row["clipped"] += np.count_nonzero(norms > limit) if limit > 0 else 0
+        self.row["norms"] += norms.size
 
 
 class Pages:

@@ -54,6 +54,10 @@ class LocalPolicy:
             self.version, self.current = version, weights
             self._rows.load(weights)
 
+    def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """Compile what answers such a question; changes nothing."""
+        self._rows(Question(observation, mask, NO_STATE, NO_STATE), self._key if self.agent.noisy else None)
+
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""
         self._question = (observation, mask)
@@ -126,6 +130,10 @@ class DrawingPolicy:
     def kept(self) -> Kept | None:
         """Layers and forward passes since the last pull."""
         return self._answers.kept()
+
+    def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """Compile what answers such a question; changes nothing."""
+        self._answers.warm_up(Question(observation, mask, self.core, self._first))
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""

@@ -59,8 +59,10 @@ class ParameterServer:
         *,
         rank: int,
         tell_workers: Callable[[], None],
+        rate: Callable[[int], float],
     ) -> None:
-        self.learned, self.incoming = learned, incoming
+        """`rate` is the learning rate by env steps."""
+        self.learned, self.incoming, self.rate = learned, incoming, rate
         self.boards, self.rules, self.page, self.safe = boards, rules, page, safe
         self.rank, self.tell_workers = rank, tell_workers
         self._update = agent.compiled_update(compression.decode, mean=rules.combine == "mean", whole=False)
@@ -107,7 +109,7 @@ class ParameterServer:
     def _apply(self, payloads: list[dict[str, Any]]) -> None:
         """One update from these gradients together."""
         if payloads:
-            self.learned = self._update(self.learned, payloads)
+            self.learned, _ = self._update(self.learned, payloads, self.rate(self.page.env_steps))
             self._version += 1
             self._count()
 

@@ -56,6 +56,9 @@ class Policy(Protocol):
     def version(self) -> int:
         """The weights' version behind the last answer."""
 
+    def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """Compile what answers such a question, before the clock runs; changes nothing."""
+
     @property
     def valued(self) -> bool:
         """Whether it keeps the values behind its answers; then it is asked even where chance decides."""
@@ -100,11 +103,14 @@ class ExperienceSink(Protocol):
 class ExperienceSource(Protocol):
     """Where steps are drawn from."""
 
-    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0) -> Sample:
-        """`size` steps."""
+    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0, batches: int = 1) -> Sample:
+        """`size` steps, to be split into so many batches."""
 
     def next(self, size: int) -> Sample | None:
         """The oldest `size` steps that were not taken yet, or None if there are fewer."""
+
+    def gather(self, lane: NDArray[np.int64], slot: NDArray[np.int64], weight: NDArray[np.float32]) -> Sample:
+        """The steps at these places."""
 
     def update_priorities(self, lane: NDArray[np.int64], slot: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
         """What learning from those steps showed."""
@@ -115,6 +121,9 @@ class Batches(Protocol):
 
     def take(self) -> Any:
         """What one call learns from: a `Sample` or an `UnrollBatch`; None if there is not enough."""
+
+    def example(self) -> Any:
+        """Something of the right shapes, to compile with."""
 
     def ahead(self) -> None:
         """A good moment to draw what comes next: the last batch is being learned from."""

@@ -1,13 +1,13 @@
 """One of several equal learners that average their gradients before each update; sees only ports.
 
-What Horovod does (Sergeev and Del Balso 2018): everybody holds the whole state, starts from rank 0's, computes a
+What Horovod does (Sergeev and Del Balso 2018): everybody holds the whole state, starts from the same, computes a
 gradient of its own batch, gets the average of all, and makes the same update; so all stay bit-equal.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, Learned, LearnerState
-from repertory.agents.compression import Compression
+from repertory.agents.compression import Compression, Fields
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
@@ -26,6 +26,13 @@ from repertory.roles.safe import Safe
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.roles.unroll_batches import UnrollBatches
 
+RATE = "rate"
+
+
+def payload_fields(compression: Compression) -> Fields:
+    """What each rank submits: its gradient, and the learning rate that it would use."""
+    return {**compression.fields, RATE: ((1,), "float32")}
+
 
 class Collective(Protocol):
     """All ranks together: each submits, then polls until all have."""
@@ -34,20 +41,13 @@ class Collective(Protocol):
         """This rank's part."""
 
     def poll(self) -> list[dict[str, Any]] | None:
-        """Everybody's parts, in the order of ranks; None while some are missing."""
+        """Everybody's parts, in the order of ranks, valid until the next `submit`; None while some are missing."""
 
-    def broadcast(self, learned: LearnerState) -> LearnerState:
-        """Rank 0's state."""
+    def halt(self) -> None:
+        """Return when all ranks have halted: then either all can complete a round, or none."""
 
-    @property
-    def adjourned(self) -> bool:
-        """Whether the last round was given up, by whichever rank: then nobody updates."""
-
-    def adjourn(self, payload: dict[str, jax.Array]) -> None:
-        """Give up the round that others may be waiting in, so that all can pause at the same update."""
-
-    def reconvene(self) -> None:
-        """Go on after a pause."""
+    def withdraw(self) -> None:
+        """After `halt`: take back what was submitted to a round that not all have joined."""
 
 
 class Rank:
@@ -67,14 +67,15 @@ class Rank:
         checksums: NDArray[np.int64],
         *,
         rank: int,
+        rate: Callable[[], float],
     ) -> None:
+        """`rate` is the learning rate of now; all use that of rank 0, which comes with its gradient."""
         self.agent, self.batches, self.collective, self.compression = agent, batches, collective, compression
         self.weights, self.page, self.watch, self.safe = weights, page, watch, safe
-        self.checksums, self.rank = checksums, rank
-        self.learned = collective.broadcast(learned)
+        self.checksums, self.rank, self.rate = checksums, rank, rate
+        self.learned = learned
         self._residual = self._residual_before = compression.residual()
         self._waiting: tuple[Any, Learned] | None = None
-        self._settled = False
         self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
         self._version = int(self.learned.updates)
         self._count()
@@ -85,38 +86,46 @@ class Rank:
         """Updates made."""
         return self._version
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a gradient was submitted that not all have answered yet."""
+        return self._waiting is not None
+
     def step(self) -> bool:
         """Submit a gradient, or take the average of all and update."""
-        if self.collective.adjourned:
-            if not self._settled:
-                return False  # the pause that the others have seen already
-            self.collective.reconvene()
-        self._settled = False
         if self._waiting is None and not self._submit():
             return False
         return self._update_together()
 
+    def warm_up(self) -> None:
+        """Compile before the clock runs; changes nothing."""
+        sample, state = self.batches.example(), self.learned
+        batch = lesson(sample.batch() if isinstance(sample, Sample) else sample)
+        gradient, _ = self.agent.gradient(state.weights, state.target, batch, state.key)
+        self.compression.encode(gradient, self._residual)
+
     def _update_together(self) -> bool:
         """With everybody's gradients, once they are there."""
         payloads = self.collective.poll()
-        if self.collective.adjourned:
-            self._give_up()
-        if payloads is None or self._waiting is None:
+        if payloads is None:
             return False
+        assert self._waiting is not None
         sample, learned = self._waiting
         self._waiting = None
-        self.learned = self._update(self.learned, payloads)
+        self.learned, norm = self._update(self.learned, payloads, payloads[0][RATE])
         self._version += 1
         self.batches.release(sample, jnp.asarray(learned.priority)[None])
+        self.page.gradient_norm(norm, self.agent.max_gradient_norm)
         self._conclude(sample, learned)
         self.watch.lap("learn")
         return True
 
     def _give_up(self) -> None:
         """The gradient that was submitted counts for nobody: as if it had never been computed."""
-        if self._waiting is not None:
-            self.batches.give_back(self._waiting[0])
-            self._waiting, self._residual = None, self._residual_before
+        assert self._waiting is not None
+        self.collective.withdraw()
+        self.batches.give_back(self._waiting[0])
+        self._waiting, self._residual = None, self._residual_before
 
     def _submit(self) -> bool:
         sample = self.batches.take()
@@ -130,13 +139,13 @@ class Rank:
         payload, self._residual = self.compression.encode(gradient, self._residual)
         self.page.count("bytes_sent", self.compression.nbytes)
         self._waiting = (sample, learned)
-        self.collective.submit(payload)
+        self.collective.submit({**payload, RATE: jnp.full(1, self.rate(), jnp.float32)})
         return True
 
     def _conclude(self, sample: Any, learned: Learned) -> None:
         self.page.count("gradients")
         self.page.lag(self.version - 1 - sample.version.astype(np.int64))
-        self.page.loss(float(learned.loss), 1, float(learned.entropy))
+        self.page.loss(learned.loss, learned.entropy, learned.value)
         weights = np.asarray(self.learned.weights)
         self.checksums[self.version % self.checksums.shape[0]] = (self.version, zlib.crc32(weights.tobytes()))
         self.weights.publish(self.version, weights)
@@ -150,16 +159,10 @@ class Rank:
             self.page.set("updates", self.version)
 
     def settle(self) -> None:
-        """All stand at the same update, nobody is left waiting, and the state goes into the safe."""
-        if self._settled:  # it has slept through the time since the last pause, in which others may have gone on
-            self.collective.reconvene()
-        if self._waiting is not None:
-            self._update_together()  # others may have made it already
-        if not self.collective.adjourned:
-            fields = self.compression.fields.items()
-            self.collective.adjourn({name: jnp.zeros(shape, dtype) for name, (shape, dtype) in fields})
-        self._give_up()
-        self._settled = True
+        """All ranks come to stand at the same update, and the state goes into the safe."""
+        self.collective.halt()
+        if self.waiting and not self._update_together():
+            self._give_up()
         self.batches.settle()
         if self.rank == 0:
             self.page.set("skipped", int(self.learned.skipped))

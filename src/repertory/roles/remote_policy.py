@@ -48,6 +48,9 @@ class RemotePolicy:
         """The server has the weights; random actions name the version of its last answer."""
         self.version = self.desk.version(self.asker)
 
+    def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
+        """The server compiles."""
+
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Ask for actions."""
         self._asked_at = time.perf_counter()

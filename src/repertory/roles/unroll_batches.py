@@ -67,6 +67,11 @@ class UnrollBatches:
             self.page.count("dropped_stale", len(stale))
             self.ring()
 
+    def example(self) -> UnrollBatch:
+        """A batch of the right shapes, to compile with."""
+        slots = np.zeros(self.size, np.int64)
+        return self.unrolls.gather(slots, self.discount, 0.0, self.core, self.updates)
+
     def skip(self) -> None:
         """What waits is dropped: nobody has the weights any more that it was played with."""
         self._drop(self.unrolls.ready(self.reader))

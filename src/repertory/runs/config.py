@@ -38,6 +38,8 @@ class RunOptions:
     topology: str = "single"
     """Who does what: single, collectors, apex, parameter_server, gorila, hogwild, all_reduce, a3c, ga3c, impala,
     seed_rl, sample_factory; `repertory show NAME` draws it."""
+    config: Path | None = None
+    """A .json or .toml file of options, or a run's directory to take over its; the command line has the last word."""
     engine: str = "inline"
     """What hosts the roles: inline (one process), processes (many on this machine)."""
     env_steps: int = 100_000
@@ -62,8 +64,8 @@ class RunOptions:
     """Where run directories lie."""
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print what would be done, and stop."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """No live view."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("-q",))] = False
+    """No live view, and no warnings of Gymnasium; the result is still printed."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the result as one JSON line and nothing else."""
     env_option: tuple[str, ...] = ()
@@ -418,6 +420,7 @@ def _kinds(hint: Any) -> list[Any]:
 def to_dict(options: RunOptions) -> dict[str, Any]:
     """As JSON values."""
     values = dataclasses.asdict(options)
+    del values["config"]  # what it says is in the others
     values["runs_dir"] = str(options.runs_dir)
     return values
 

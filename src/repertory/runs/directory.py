@@ -1,9 +1,11 @@
-"""The directory of one run, and the list of all runs. Imports our errors and its neighbour `origin`.
+"""The directory of one run, and the list of all runs. Imports our errors, specs and its neighbour `origin`.
 
     runs/cartpole-v1-s0-20261115-204500/
       config.json     the configuration, and what it ran with: versions, command line, git commit, start time
+      spec.json       what the environment's observations and actions look like: enough to act without it
       git.diff        changes not committed, if it was started in a git checkout; git1.diff those of a resume
       metrics.jsonl   tensorboard/   checkpoints/   result.json
+      best/           a checkpoint that holds only the weights of the best evaluation
       events.jsonl    who failed while it ran, how, and with which traceback; what GA3C's adjuster tried
 
 JSON files are written beside their place and renamed, so they are whole or not there.
@@ -16,6 +18,7 @@ import json
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +28,7 @@ from typing import Any
 
 from repertory.errors import UserError, nearest
 from repertory.runs.origin import origin_of_this_process
+from repertory.specs import EnvironmentSpec
 
 TAIL_BYTES = 1 << 16
 NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f\x7f.-][^/\\:*?\"<>|\x00-\x1f\x7f]{0,199}")
@@ -36,9 +40,11 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_path = path / "config.json"
+        self.spec_path = path / "spec.json"
         self.metrics_path = path / "metrics.jsonl"
         self.result_path = path / "result.json"
         self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
         self.tensorboard = path / "tensorboard"
 
     @classmethod
@@ -77,8 +83,18 @@ class RunDirectory:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the configuration with what it runs with; of a run that is resumed, that is added."""
-        origin, diff = origin_of_this_process()
         first = not self.config_path.exists()
+        try:
+            self._write_config(config, first)
+        except OSError as error:
+            if first:
+                shutil.rmtree(self.path, ignore_errors=True)  # its name is free again
+            raise UserError(
+                f"{self.path} cannot be written: {error.strerror or error}; make room, or choose another --runs-dir"
+            ) from None
+
+    def _write_config(self, config: Mapping[str, Any], first: bool) -> None:
+        origin, diff = origin_of_this_process()
         kept = {"origin": origin} if first else read_json(self.config_path)
         resumed = [] if first else [*kept.get("resumed", []), origin]
         if diff:
@@ -92,6 +108,20 @@ class RunDirectory:
     def read_origin(self) -> dict[str, Any]:
         """What the run was started with: `started`, `command`, `versions`, `git`."""
         return _entry(self.config_path, "origin")
+
+    def write_spec(self, spec: EnvironmentSpec) -> None:
+        """Save what the environment looks like."""
+        write_json(self.spec_path, spec.to_dict())
+
+    def read_spec(self) -> EnvironmentSpec | None:
+        """What the environment looks like; None of a run that did not save it."""
+        if not self.spec_path.exists():
+            return None
+        values = read_json(self.spec_path)
+        try:
+            return EnvironmentSpec.from_dict(values)
+        except (KeyError, TypeError, AttributeError):
+            raise UserError(f"{self.spec_path} does not describe an environment; restore it, or train again") from None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Save how the run ended; numbers that are not finite become null."""
@@ -143,7 +173,7 @@ def fresh_name(environment: str, seed: int, now: datetime, runs_dir: Path | None
 
 
 def list_runs(runs_dir: Path) -> list[dict[str, Any]]:
-    """Name, environment, status, env_steps, score and time of the last change of every run, oldest first."""
+    """What every run is and how far it is, by the time of its last change, oldest first."""
     return sorted((_summary(path) for path in _run_paths(runs_dir)), key=lambda run: str(run["updated"]))
 
 
@@ -212,16 +242,24 @@ def _run_paths(runs_dir: Path) -> list[Path]:
 def _summary(path: Path) -> dict[str, Any]:
     run = RunDirectory(path)
     result = _read_or_empty(run.result_path)
-    seen = _last_values(run.metrics_path, ("env_steps", "score")) | result
-    config = _read_or_empty(run.config_path).get("config")
+    seen = _last_values(run.metrics_path, ("env_steps", "score", "score_best"))
+    written = _read_or_empty(run.config_path)
+    config, origin = (_mapping(written.get(name)) for name in ("config", "origin"))
     return {
         "name": path.name,
-        "environment": config.get("environment") if isinstance(config, dict) else None,
+        "environment": config.get("environment"),
+        "topology": config.get("topology"),
+        "agent": config.get("agent_name"),
+        "started": origin.get("started"),
         "status": _status(path, result),
-        "env_steps": seen.get("env_steps"),
-        "score": seen.get("score"),
+        **{name: (seen | result).get(name) for name in ("env_steps", "score")},
+        "best": _mapping(result.get("best")).get("mean", seen.get("score_best")),
         "updated": _iso(_last_change(run)),
     }
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _status(path: Path, result: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import resource
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ def examine() -> list[dict[str, Any]]:
         _memory(),
         _shared_memory(),
         _open_files(),
-        _loopback(),
         _cache(),
         *_extras(),
     ]
@@ -66,15 +64,6 @@ def _shared_memory() -> dict[str, Any]:
 def _open_files() -> dict[str, Any]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _finding("open files", limit >= 1024, f"limit {limit}")
-
-
-def _loopback() -> dict[str, Any]:
-    try:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            return _finding("loopback port", True, f"127.0.0.1:{listener.getsockname()[1]} could be bound")
-    except OSError as error:
-        return _finding("loopback port", False, str(error))
 
 
 def _cache() -> dict[str, Any]:

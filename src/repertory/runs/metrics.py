@@ -1,7 +1,8 @@
 """The metrics of a run: one set of keys, to `metrics.jsonl` and TensorBoard. Imports our errors only.
 
 What each key means is told in `docs/metrics.md`. A run that is resumed goes on where its checkpoint was:
-lines beyond it are dropped, and TensorBoard is told to forget the points beyond it.
+lines beyond it move to `metrics.before-resume-1.jsonl` (2, 3, ...), and TensorBoard is told to forget the points
+beyond it.
 
 TensorBoard's event file is written here and now, one record for each line of `metrics.jsonl`.
 tensorboardX's `SummaryWriter` hands it to a thread through a short queue; on a full disk that thread dies,
@@ -12,6 +13,7 @@ counted in `lost`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -98,17 +100,27 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _cut(jsonl: Path, resume_at: int | None) -> None:
-    """Drop a torn last line and, of a resumed run, the lines beyond `resume_at`; whole or not at all."""
+    """Drop a torn last line and, of a resumed run, put the lines beyond `resume_at` aside; whole or not at all."""
     if not jsonl.exists():
         return
-    temporary = jsonl.with_name(f".{jsonl.name}.tmp")
+    temporary, beyond = jsonl.with_name(f".{jsonl.name}.tmp"), []
     with jsonl.open("rb") as source, temporary.open("wb") as target:
         for number, line in enumerate(_lines(source), 1):
             if resume_at is None or _parse(line, f"{jsonl}, line {number}")["env_steps"] <= resume_at:
                 target.write(line)
+            else:
+                beyond.append(line)
         target.flush()
         os.fsync(target.fileno())
+    if beyond:
+        _aside(jsonl).write_bytes(b"".join(beyond))
     temporary.replace(jsonl)
+
+
+def _aside(jsonl: Path) -> Path:
+    """A name that is not taken, for the lines that a resume leaves behind."""
+    names = (jsonl.with_name(f"{jsonl.stem}.before-resume-{count}{jsonl.suffix}") for count in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _plain(value: Any) -> float | int | str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from repertory.experience.environments import registered_id
 from repertory.runs.config import CRITIC_AGENTS, RunOptions, change, options_for
 from repertory.topologies import find
 
@@ -58,16 +59,34 @@ _CARTPOLE_CRITIC: Mapping[str, Any] = {
         "normalize_advantage": False,
     },
 }
+
+
+def _adam(learning_rate: float, target_period: int = 500, max_gradient_norm: float = 10.0) -> Mapping[str, Any]:
+    """Ape-X with the optimiser that a preset was measured with; the paper's is for hundreds of millions of frames."""
+    return {
+        "learning_rate": learning_rate,
+        "optimizer": "adam",
+        "optimizer_epsilon": 1e-8,
+        "max_gradient_norm": max_gradient_norm,
+        "target_period": target_period,
+    }
+
+
 _APPO = {"agent": {"ratio_clip": 0.2, "epochs": 2, "minibatches": 2, "entropy": 0.01}}
 
 _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
-    "apex": {"company": {"pull_period": 20}},
-    "gorila": {"agent": {"learning_rate": 0.1, "learning_rate_steps": 0, "target_period": 100}},
+    "apex": {"agent": _adam(1e-3), "company": {"pull_period": 20}},
+    "gorila": {"agent": {"learning_rate": 0.01, "learning_rate_steps": 0, "target_period": 50}},
     "hogwild": {
         "env_steps": 400_000,
         "eval_every": 2_500,
         "envs_per_actor": 8,
-        "agent": {"learning_rate": 0.002, "learning_rate_steps": 400_000, "epsilon_steps": 20_000},
+        "agent": {
+            "learning_rate": 0.005,
+            "learning_rate_steps": 400_000,
+            "optimizer_epsilon": 1.0,
+            "epsilon_steps": 20_000,
+        },
         "company": {"target_steps": 500},
     },
     "ga3c a3c": {
@@ -152,6 +171,7 @@ PRESETS = (
                 "value_max": 0.0,
             },
         },
+        {"apex": {"agent": _adam(6.3e-4, target_period=250)}},
     ),
     Preset(
         "MountainCar",
@@ -178,6 +198,7 @@ PRESETS = (
                 "value_max": 0.0,
             },
         },
+        {"apex": {"agent": _adam(3e-3, max_gradient_norm=0.0)}},
     ),
     Preset(
         "LunarLander",
@@ -204,6 +225,7 @@ PRESETS = (
                 "value_max": 300.0,
             },
         },
+        {"apex": {"agent": _adam(1e-3)}},
     ),
     Preset(
         "MinAtar/",
@@ -227,6 +249,7 @@ PRESETS = (
                 "epsilon_end": 0.1,
             },
         },
+        {"apex": {"agent": _adam(2.5e-4, target_period=1_000)}},
         critic={
             "env_steps": 2_000_000,
             "envs_per_actor": 16,
@@ -283,7 +306,7 @@ RAINBOW = {
 
 def find_preset(environment: str) -> Preset:
     """The preset for an environment; an unknown one gets the defaults."""
-    name = environment.rpartition(":")[2]
+    name = registered_id(environment).rpartition(":")[2]
     if "NoFrameskip" in name:  # the older ids of the Atari games
         name = f"ALE/{name}"
     for preset in PRESETS:

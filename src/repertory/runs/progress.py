@@ -1,8 +1,10 @@
-"""The live view of a run: on a terminal, in a notebook, or as plain lines. Imports nothing of ours.
+"""The live view of a run: on a terminal, in a notebook, or as plain lines. Imports `output` only.
 
-All of it goes to stderr, so that stdout stays clean for results. The keys are those of `docs/metrics.md`;
-what is not known (yet) is shown as a dash. `update` may be called a thousand times a second: it keeps the
-values, and draws at most four times a second; there is no thread.
+All of it goes to stderr, so that stdout stays clean for results; what can't be written there is dropped. The keys are
+those of `docs/metrics.md`. A key that a run has but does not know yet is shown as a dash; a key that it never has is
+not shown. `update` may be called a thousand times a second: it keeps the values, and draws at most four times a second.
+There is no thread, but while something blocks (`busy`): then one draws what is going on, and for how long, so that the
+screen never looks frozen.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any, Protocol, TextIO, TypeAlias
 
@@ -21,11 +25,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from repertory.output import forgiving
+
 Values: TypeAlias = Mapping[str, float | int | str | None]
 Clock: TypeAlias = Callable[[], float]
 
 DRAW_SECONDS = 0.25
 LINE_SECONDS = 10.0
+BLINK_SECONDS, PATIENCE_SECONDS = 0.1, 2.0
+"""What takes less is not worth a word, on a terminal and in lines."""
 DASH = "–"
 
 COLUMNS = 3
@@ -39,15 +47,20 @@ CELLS = (  # label, key, how the number is written
     ("loss", "loss", ".3g"),
     ("replay ratio", "replay_ratio", ".3g"),
 )
-POLICY_LAG = ("policy lag", "policy_lag_mean", ".3g")
-STALENESS = (("policy lag", "policy_lag"), ("gradient age", "gradient_age"))
+LAG, AGE = "policy_lag", "gradient_age"
 BAR_WIDTH = 40
 SHARES = {"act": "cyan", "environment": "green", "store": "white", "sample": "yellow", "learn": "magenta"}
 SHARES |= {"evaluate": "blue", "checkpoint": "red", "other": "bright_black"}
 
 
+What: TypeAlias = str | Callable[[], str]
+
+
 class Progress(Protocol):
     """What a run tells while it goes on."""
+
+    def busy(self, what: What) -> AbstractContextManager[None]:
+        """While something takes its time, say what it is: "compiling", "saving"."""
 
     def update(self, values: Values) -> None:
         """Take new values; keys that are left out keep theirs."""
@@ -66,12 +79,13 @@ def make_progress(
     if quiet or json:
         return NotesOnly(sys.stderr)
     budget = Budget(total_env_steps, total_seconds)
-    console = Console(stderr=True)
+    stream = forgiving(sys.stderr)
+    console = Console(file=stream)
     notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # rich draws nothing without it
-    terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     if notebook or terminal:
         return LiveView(console, title, budget)
-    return Lines(sys.stderr, title, budget)
+    return Lines(stream, title, budget)
 
 
 class Budget:
@@ -110,11 +124,38 @@ class Budget:
         return (self.env_steps - steps) / pace
 
 
+@contextmanager
+def _every(seconds: float, tell: Callable[[float], None], first: float = 0.0) -> Iterator[None]:
+    """Tell how long the block has taken so far, after `first` seconds and then at this period, from a thread."""
+    began, over = time.monotonic(), threading.Event()
+
+    def work() -> None:
+        wait = first
+        while not over.wait(wait):
+            tell(time.monotonic() - began)
+            wait = seconds
+
+    thread = threading.Thread(target=work, name="repertory-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _said(what: What) -> str:
+    return what if isinstance(what, str) else what()
+
+
 class NotesOnly:
     """No progress; notes, such as warnings, are still printed."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = forgiving(stream)
+
+    def busy(self, what: What) -> AbstractContextManager[None]:  # noqa: ARG002  # the protocol's name for it
+        return nullcontext()
 
     def update(self, values: Values) -> None:
         pass
@@ -130,10 +171,13 @@ class Lines:
     """One line every ten seconds, and one at every new score, for logs."""
 
     def __init__(self, stream: TextIO, title: str, budget: Budget, clock: Clock = time.monotonic) -> None:
-        self._stream, self._budget, self._clock = stream, budget, clock
+        self._stream, self._budget, self._clock = forgiving(stream), budget, clock
         self._values: dict[str, float | int | str | None] = {}
         self._due, self._shown = -math.inf, True
-        self.note(title)
+        self._title = title
+
+    def busy(self, what: What) -> AbstractContextManager[None]:
+        return _every(LINE_SECONDS, lambda passed: self.note(f"{_said(what)} ({passed:.0f} s)"), PATIENCE_SECONDS)
 
     def update(self, values: Values) -> None:
         scored = "score" in values and values["score"] != self._values.get("score")
@@ -144,7 +188,9 @@ class Lines:
             self._print()
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        """The title comes before the first line: a run that is refused has none."""
+        title, self._title = self._title, ""
+        print(*filter(None, (title, text)), sep="\n", file=self._stream, flush=True)
 
     def close(self) -> None:
         if not self._shown:
@@ -152,8 +198,10 @@ class Lines:
 
     def _print(self) -> None:
         self._due, self._shown = self._clock() + LINE_SECONDS, True
-        cells = [f"{label} {_shown(self._values, key, form)}" for label, key, form in (*CELLS, POLICY_LAG)]
+        cells = [f"{label} {_shown(self._values, key, form)}" for label, key, form in CELLS]
         known = [cell for cell in cells if not cell.endswith(DASH)]
+        if (lag := _number(self._values, f"{LAG}_mean")) is not None:
+            known.append(f"{_lag_label(self._values)} {_updates(lag)} updates")
         self.note(" · ".join([*_position(self._values, self._budget), *known]))
 
 
@@ -168,6 +216,17 @@ class LiveView:
         redirect = console.is_jupyter or sys.stdout.isatty()
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=redirect, transient=False)
         self._live.start()
+        self._status = ""
+
+    @contextmanager
+    def busy(self, what: What) -> Iterator[None]:
+        def tell(passed: float) -> None:
+            self._status = f"{_said(what)}{f' ({passed:.0f} s)' if passed >= 1 else ''}"
+            self._live.update(self._draw(), refresh=True)
+
+        with _every(DRAW_SECONDS, tell, BLINK_SECONDS):
+            yield
+        self._status = ""
 
     def update(self, values: Values) -> None:
         self._values.update(values)
@@ -182,6 +241,7 @@ class LiveView:
 
     def close(self) -> None:
         if self._live.is_started:
+            self._live.transient = not self._values  # a run that was refused leaves nothing but the reason
             self._live.update(self._draw(), refresh=True)
             self._live.stop()
 
@@ -193,7 +253,8 @@ class LiveView:
         bar.add_column(no_wrap=True, justify="right")
         bar.add_row(Text("") if share is None else ProgressBar(total=1.0, completed=share), position)
         below = (*_staleness(self._values), *_time_spent(self._values), *_roles(self._values))
-        return Group(Text(self._title, style="bold"), bar, _cells(self._values), *below)
+        title = Text.assemble((self._title, "bold"), (f"   {self._status}" if self._status else "", "yellow"))
+        return Group(title, bar, _cells(self._values), *below)
 
 
 def _cells(values: Values) -> RenderableType:
@@ -201,8 +262,9 @@ def _cells(values: Values) -> RenderableType:
     for _ in range(COLUMNS):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(ratio=1, no_wrap=True)
-    for start in range(0, len(CELLS), COLUMNS):
-        row = CELLS[start : start + COLUMNS]
+    cells = [cell for cell in CELLS if cell[1] in values]
+    for start in range(0, len(cells), COLUMNS):
+        row = cells[start : start + COLUMNS]
         table.add_row(*(text for label, key, form in row for text in (label, _shown(values, key, form))))
     return table
 
@@ -210,11 +272,21 @@ def _cells(values: Values) -> RenderableType:
 def _staleness(values: Values) -> list[RenderableType]:
     """How many updates late samples and gradients come: mean, 95th percentile and maximum."""
     table = Table.grid(padding=(0, 2))
-    for label, prefix in STALENESS:
+    for label, prefix in ((_lag_label(values), LAG), ("gradient age", AGE)):
         if _number(values, f"{prefix}_mean") is not None:
-            parts = (f"{part} {_shown(values, f'{prefix}_{part}', '.3g')}" for part in ("mean", "p95", "max"))
+            found = ((part, _number(values, f"{prefix}_{part}")) for part in ("mean", "p95", "max"))
+            parts = (f"{part} {DASH if number is None else _updates(number)}" for part, number in found)
             table.add_row(Text(label, "dim"), *parts, "updates")
     return [table] if table.row_count else []
+
+
+def _lag_label(values: Values) -> str:
+    """Of samples from a replay it is their age, and no sign of anything wrong."""
+    return "sample age" if "replay_ratio" in values else "policy lag"
+
+
+def _updates(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _time_spent(values: Values) -> list[RenderableType]:

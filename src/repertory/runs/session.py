@@ -12,14 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from repertory.engines import Engine
+from repertory.engines.company import Answer
 from repertory.runs import checkpoint
+from repertory.runs.clocks import Cadence, Pause
 from repertory.runs.config import RunOptions
 from repertory.runs.directory import RunDirectory
+from repertory.runs.divergence import Divergence
 from repertory.runs.metrics import MetricsWriter
-from repertory.runs.progress import Progress, make_progress
+from repertory.runs.progress import Progress
+from repertory.runs.restoring import best_evaluation
+from repertory.runtime import ending_signals
 
 
 @dataclass
@@ -33,23 +40,10 @@ class History:
 
 CATCH_UP_S = 3.0
 """After the last step a learner may make the updates that are still owed, but no longer than this."""
-LAST_EVALUATION_S = 600.0
-"""No evaluation takes longer; a hung one has been noticed before."""
-
-
-class Cadence:
-    """Due at every multiple of `every`, once."""
-
-    def __init__(self, every: float, now: float) -> None:
-        self.every = every
-        self.next = (now // every + 1) * every
-
-    def due(self, now: float) -> bool:
-        """Whether a multiple was reached since the last time it was."""
-        if now < self.next:
-            return False
-        self.next = (now // self.every + 1) * self.every
-        return True
+EVALUATION_S = 600.0
+"""No evaluation takes longer."""
+EVALUATION_SHARE, LEAST_EVALUATION_S = 0.2, 1.0
+"""Of a run with --seconds, no evaluation takes more than this share of them, but this long it may always take."""
 
 
 class Session:
@@ -61,11 +55,15 @@ class Session:
         engine: Engine,
         directory: RunDirectory,
         history: History,
+        view: Progress,
         *,
         called_at: float,
         resumed: bool,
     ) -> None:
         self.options, self.engine, self.directory, self.history = options, engine, directory, history
+        self.view = view
+        self.best = best_evaluation(directory)
+        self.divergence = Divergence()
         now = engine.counters.env_steps
         self.log_due = Cadence(options.log_every, now)
         self.eval_due = Cadence(options.eval_every, now)
@@ -80,6 +78,7 @@ class Session:
         self._scored_before = len(history.evaluations)
         self._process = psutil.Process()
         self._rate = (0.0, now, engine.counters.updates)
+        self._pause = Pause()
 
     def run(self) -> dict[str, Any]:
         """Train to the end, whichever comes first; returns the result that was written."""
@@ -89,13 +88,6 @@ class Session:
             self.directory.tensorboard,
             resume_at=now if self.resumed else None,
         )
-        self.view: Progress = make_progress(
-            quiet=self.options.quiet,
-            json=self.options.json,
-            title=f"{self.options.environment} · {self.options.agent_name} · {self.options.topology}",
-            total_env_steps=self.options.env_steps,
-            total_seconds=self.options.seconds,
-        )
         try:
             with self._signals():
                 return self._train()
@@ -103,6 +95,7 @@ class Session:
             self._finish("interrupted")
             raise
         except BaseException as error:
+            self._save_what_can_be_saved()
             self._finish("failed", error=f"{type(error).__name__}: {error}")
             raise
         finally:
@@ -110,8 +103,20 @@ class Session:
             self.metrics.close()
             self.engine.close()
 
+    def _save_what_can_be_saved(self) -> None:
+        """The run fails: what it has reached so far is kept, and what was said last; the error is shown later."""
+        for note in self.engine.notes():
+            self.directory.add_event(note, self.engine.counters.env_steps)
+        if not self.startup_s or self._saved(self.engine.counters.env_steps):
+            return
+        try:
+            self._save(exact=False)
+        except Exception as error:  # whatever it is, the error that ended the run is the one to show
+            self._say(f"warning: the state of the run could not be saved ({error}); earlier checkpoints are whole")
+
     def _train(self) -> dict[str, Any]:
-        self.engine.start()
+        with self.view.busy("compiling"):
+            self.engine.start()
         self.startup_s = time.time() - self.called_at
         self.began = time.perf_counter() - self.history.seconds
         self._rate = (self.seconds, *self._rate[1:])
@@ -145,11 +150,12 @@ class Session:
     def _evaluate_last(self, now: int, rounds: Iterator[None]) -> str:
         """The final weights are evaluated, too; says how the run ended."""
         if self._asked_at != now:
-            self._ask(now)
-        end = time.monotonic() + LAST_EVALUATION_S
-        while self.engine.evaluating and not self._solved() and not self.stop_asked and time.monotonic() < end:
-            next(rounds)
-            self._collect()
+            self._ask(now, urgent=True)
+        end = time.monotonic() + self._evaluation_s + LEAST_EVALUATION_S
+        with self._pause, self.view.busy(self._evaluating):
+            while self.engine.evaluating and not self._solved() and not self.stop_asked and time.monotonic() < end:
+                next(rounds)
+                self._collect()
         self._collect()
         if self.stop_asked:
             return "interrupted"
@@ -171,8 +177,9 @@ class Session:
         if logging or scored or saving:
             self._log(now)
         if saving:
-            self._save(exact=True)
-            self.engine.start()
+            with self._pause:
+                self._save(exact=True)
+                self.engine.start()
         return self._ended(now, scored)
 
     def _ended(self, now: int, scored: bool) -> str:
@@ -188,69 +195,109 @@ class Session:
         return ""
 
     @property
-    def score(self) -> float:
-        """Mean of the last evaluation."""
-        return float(self.history.evaluations[-1]["mean"]) if self.history.evaluations else float("nan")
+    def score(self) -> dict[str, float | int] | None:
+        """The last evaluation whose episodes all came to their end; the last one if there is none such."""
+        found = self._finished() or self.history.evaluations
+        return found[-1] if found else None
+
+    def _finished(self) -> list[dict[str, float | int]]:
+        """The evaluations whose episodes all came to their end."""
+        return [evaluation for evaluation in self.history.evaluations if not evaluation.get("unfinished")]
 
     def _solved(self) -> bool:
-        """Whether the last evaluation of this session reached the target."""
-        target = self.options.target_score
-        return target is not None and len(self.history.evaluations) > self._scored_before and self.score >= target
-
-    def _evaluated(self, now: int) -> bool:
-        return bool(self.history.evaluations) and self.history.evaluations[-1]["env_steps"] == now
+        """Whether the last evaluation of this session reached the target; one that was cut off may not have."""
+        target, done = self.options.target_score, self.history.evaluations
+        if target is None or len(done) <= self._scored_before or done[-1].get("unfinished"):
+            return False
+        return float(done[-1]["mean"]) >= target
 
     def _saved(self, now: int) -> bool:
         newest = checkpoint.latest(self.directory.checkpoints)
         return newest is not None and checkpoint.manifest(newest)["step"] == now
 
-    def _ask(self, now: int) -> None:
+    @property
+    def _evaluation_s(self) -> float:
+        """How long an evaluation may take."""
+        budget = self.options.seconds
+        return EVALUATION_S if budget is None else max(LEAST_EVALUATION_S, EVALUATION_SHARE * budget)
+
+    def _evaluating(self) -> str:
+        """For the view: where the evaluation under way is."""
+        return f"evaluating {self.engine.finished_episodes}/{self.options.eval_episodes}"
+
+    def _ask(self, now: int, *, urgent: bool = False) -> None:
         """Ask for an evaluation of the weights of now."""
         self._asked_at = now
-        self.engine.ask(self._asked)
+        with self._pause, self.view.busy(self._evaluating):  # an inline engine plays the evaluation here and now
+            self.engine.ask(self._asked, self._evaluation_s, urgent=urgent)
         self._asked += 1
+
+    def _note_events(self) -> None:
+        for note in self.engine.notes():
+            self._say(note)
+
+    def _say(self, text: str) -> None:
+        """To whoever watches, and into the run's events."""
+        self.view.note(text)
+        self.directory.add_event(text, self.engine.counters.env_steps)
 
     def _collect(self) -> bool:
         """Take in the evaluations that are done, and what else there is to tell; whether there was a score."""
-        for note in self.engine.notes():
-            self.view.note(note)
-            self.directory.add_event(note, self.engine.counters.env_steps)
+        self._note_events()
         scored = False
         while not self._solved() and (answer := self.engine.answer()) is not None:
             scored = True
-            returns = answer.episodes.returns
-            self.history.evaluations.append(
-                {
-                    "env_steps": answer.env_steps,
-                    "updates": answer.updates,
-                    "seconds": round(self.seconds, 3),
-                    "mean": float(returns.mean()),
-                    "std": float(returns.std()),
-                    "episodes": len(returns),
-                }
-            )
+            self._take_score(answer)
         return scored
+
+    def _take_score(self, answer: Answer) -> None:
+        returns, unfinished = answer.episodes.returns, answer.episodes.unfinished
+        evaluation: dict[str, float | int] = {
+            "env_steps": answer.env_steps,
+            "updates": answer.updates,
+            "seconds": round(self.seconds, 3),
+            "mean": float(returns.mean()),
+            "std": float(returns.std()),
+            "episodes": len(returns),
+        }
+        if unfinished:
+            evaluation["unfinished"] = unfinished
+        self.history.evaluations.append(evaluation)
+        if not unfinished and (self.best is None or evaluation["mean"] > self.best["mean"]):
+            self._keep_best(evaluation, answer.weights)
+
+    def _keep_best(self, evaluation: dict[str, float | int], weights: NDArray[np.float32]) -> None:
+        """A checkpoint of the weights alone, in place of the best one before."""
+        learner = {"learned": {"00": weights}, "layout": self.engine.agent.layout.fingerprint}
+        state: dict[str, Any] = {"learner": learner, "evaluation": evaluation}
+        try:
+            checkpoint.save(self.directory.best, state, step=int(evaluation["env_steps"]), keep=1, exact=False)
+            self.best = evaluation
+        except checkpoint.CheckpointFailed as error:
+            self.view.note(f"warning: {error}; training goes on")
 
     def _log(self, now: int) -> None:
         updates = self.engine.counters.updates
-        seconds = self.seconds
-        before, steps_then, updates_then = self._rate
-        passed = max(seconds - before, 1e-9)
-        means = [float(e["mean"]) for e in self.history.evaluations]
+        seconds, before, steps_then, updates_then = self.seconds, *self._rate
+        trained = seconds - self._pause.seconds
+        passed = max(trained - before, 1e-9)
+        score = self.score
         values: dict[str, float | int | str | None] = {
             "env_steps": now,
             "updates": updates,
             "seconds": round(seconds, 3),
             "env_steps_per_s": round((now - steps_then) / passed, 1),
             "updates_per_s": round((updates - updates_then) / passed, 1),
-            "score": means[-1] if means else None,
-            "score_best": max(means) if means else None,
+            "score": None if score is None else score["mean"],
+            "score_best": max((e["mean"] for e in self._finished()), default=None),
             **self.engine.metrics(),
             "rss_mb": round(self._process.memory_info().rss / 2**20, 1),
         }
-        self._rate = (seconds, now, updates)
+        self._rate = (trained, now, updates)
         self.metrics.write(values)
         self.view.update(values)
+        if warning := self.divergence.look(values):
+            self._say(warning)
 
     def _save(self, *, exact: bool) -> None:
         self.history.seconds = self.seconds
@@ -260,25 +307,28 @@ class Session:
             "resumes": self.history.resumes,
         }
         try:
-            self.metrics.flush()
-            state: dict[str, Any] = {**self.engine.settle(), "history": history}
-            checkpoint.save(
-                self.directory.checkpoints,
-                state,
-                step=self.engine.counters.env_steps,
-                keep=self.options.keep_checkpoints + (not exact),  # a resume may need the last exact one
-                exact=exact,
-            )
+            with self.view.busy("saving"):
+                self.metrics.flush()
+                state: dict[str, Any] = {**self.engine.settle(), "history": history}
+                checkpoint.save(
+                    self.directory.checkpoints,
+                    state,
+                    step=self.engine.counters.env_steps,
+                    keep=self.options.keep_checkpoints + (not exact),  # a resume may need the last exact one
+                    exact=exact,
+                )
         except checkpoint.CheckpointFailed as error:
             self.view.note(f"warning: {error}; training goes on")
 
     def _finish(self, status: str, error: str | None = None) -> dict[str, Any]:
         counters = self.engine.counters
         seconds = self.seconds if self.startup_s else 0.0
-        evaluating = self.history.evaluations
+        score = self.score
         result: dict[str, Any] = {
             "status": status,
-            "score": self.score if evaluating else None,
+            "score": None if score is None else score["mean"],
+            "unfinished_episodes": 0 if score is None else score.get("unfinished", 0),
+            "best": self.best,
             "env_steps": counters.env_steps,
             "updates": counters.updates,
             "seconds": round(seconds, 3),
@@ -290,7 +340,8 @@ class Session:
             "deterministic": self.options.engine == "inline",
             "environment": self.options.environment,
             "directory": str(self.directory.path),
-            "evaluations": evaluating,
+            "warnings": self.divergence.warnings,
+            "evaluations": self.history.evaluations,
         }
         if error is not None:
             result["error"] = error
@@ -307,14 +358,16 @@ class Session:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM ends the run in order, the second at once."""
+        """The first SIGINT, SIGTERM or SIGHUP ends the run in order, the second at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in ending_signals()}
 
-        def ask(_number: int, _frame: Any) -> None:
+        def ask(number: int, _frame: Any) -> None:
             if self.stop_asked:
+                if number == signal.SIGHUP:
+                    return  # a lost terminal may say so more than once
                 sys.exit(130)
             self.stop_asked = True
             self.view.note("stopping: saving a checkpoint (once more to stop at once)")
@@ -328,7 +381,9 @@ class Session:
                 signal.signal(number, handler)
 
 
-def load_history(state: Mapping[str, Any]) -> History:
-    """The history in a checkpoint."""
+def load_history(state: Mapping[str, Any] | None) -> History:
+    """The history in a checkpoint; of a run that starts from nothing, an empty one."""
+    if state is None:
+        return History()
     saved = state["history"]
     return History(list(saved["evaluations"]), float(saved["seconds"]), int(saved["resumes"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -18,29 +19,58 @@ from repertory.errors import UserError
 from repertory.experience import environments
 from repertory.runs.config import RunOptions, check, environment_options, resolve
 from repertory.runtime import keep_freed_memory, start_jax, usable_cores
+from repertory.specs import EnvironmentSpec
 from repertory.topologies.graph import validate
+from repertory.user_code import Given
 
 
 def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
     options, plan = draft(options)
-    large = convolves(options.network, plan.spec.observation)
-    start_jax(options.threads if large else 1)
+    large = _start(plan)
     if large and options.engine == "inline":
         keep_freed_memory()
     return options, plan, plan.make_agent()
 
 
+def recall(options: RunOptions, spec: EnvironmentSpec) -> Agent:
+    """The agent of a run, only to act: its environment is neither looked for nor built."""
+    plan = _plan(resolve(check(options)), spec, {})
+    _start(plan)
+    return plan.make_agent()
+
+
+def _start(plan: Plan) -> bool:
+    """Start JAX as the network needs it; whether it is a large one."""
+    large = convolves(plan.network, plan.spec.observation)
+    start_jax(plan.threads if large else 1)
+    return large
+
+
 def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
     """The same without the agent, before JAX is started: enough to refuse what can't be."""
     options = resolve(check(options))
-    validate(topologies.find(options.topology), engine=options.engine, agent=options.agent_name)
+    for name in (options.environment, options.network.module):
+        if isinstance(name, Given) and options.engine == "processes":
+            name.pickled()  # refused here, before anything has begun
+    topology = topologies.find(options.topology)
+    validate(topology, engine=options.engine, agent=options.agent_name, actors=options.actors)
     chosen = environment_options(options)
-    plan = Plan(
+    scored = environments.evaluation_options(options.environment, chosen)
+    plan = _plan(options, environments.describe(options.environment, chosen), scored)
+    if plan.unrolled:
+        _check_unrolls(plan)
+    else:
+        _check_pacing(plan)
+    return options, plan
+
+
+def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any]) -> Plan:
+    return Plan(
         environment=options.environment,
-        environment_options=chosen,
-        evaluation_options=environments.evaluation_options(options.environment, chosen),
-        spec=environments.describe(options.environment, chosen),
+        environment_options=environment_options(options),
+        evaluation_options=scored,
+        spec=spec,
         options=_scaled(options),
         actors=options.actors,
         envs_per_actor=options.envs_per_actor,
@@ -53,11 +83,6 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
         topology=topologies.find(options.topology),
         company=options.company,
     )
-    if plan.unrolled:
-        _check_unrolls(plan)
-    else:
-        _check_pacing(plan)
-    return options, plan
 
 
 def _scaled(options: RunOptions) -> QLearningOptions | ActorCriticOptions:
@@ -109,6 +134,18 @@ def _check_unrolls(plan: Plan) -> None:
         )
 
 
+def warnings_of(plan: Plan) -> list[str]:
+    """What the user should know before the run begins."""
+    seen, network = plan.spec.observation, plan.network
+    if not seen.pictures or network.module is not None:
+        return []
+    return [
+        f"no convolution reads {', '.join(seen.pictures)}: an observation of several parts becomes one row, "
+        f"here of {seen.inputs:,} inputs with {seen.inputs * network.hidden[0]:,} weights in the first layer; return "
+        "the picture alone, or cut the row apart in a --network.module of your own"
+    ]
+
+
 def gigabytes(size: float) -> str:
     """A size for people."""
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
@@ -118,7 +155,7 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
     """What a run would do, in the units of everything else; printed by `--dry-run`."""
     return {
         "environment": options.environment,
-        "observation": f"{plan.spec.observation.seen_shape} {plan.spec.observation.dtype}",
+        "observation": _seen(plan),
         "actions": plan.spec.actions,
         "action_masks": plan.spec.masked,
         "agent": options.agent_name,
@@ -131,7 +168,15 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         **(_unrolls_ahead(options, plan) if plan.unrolled else _memory_ahead(options, plan)),
         "evaluations": options.env_steps // options.eval_every,
         "checkpoints": options.env_steps // options.checkpoint_every,
+        **({"warning": "; ".join(told)} if (told := warnings_of(plan)) else {}),
     }
+
+
+def _seen(plan: Plan) -> str:
+    seen = plan.spec.observation
+    if not any(part.wide for part in seen.parts):
+        return f"{seen.seen_shape} {seen.dtype}"
+    return f"{sum(part.size for part in seen.parts):,} numbers in {seen.nbytes:,} bytes"
 
 
 def _unrolls_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from repertory.errors import UserError
+from repertory.output import result_stream
 from repertory.runs.directory import RunDirectory, slug
 from repertory.studies import ablate, compare, scale
 from repertory.studies.conducting import Outcome, conduct, publish, say, silently
@@ -19,7 +20,8 @@ from repertory.studies.options import AblateOptions, CompareOptions, ReportOptio
 from repertory.studies.reading import read_study
 from repertory.studies.statistics import require
 from repertory.studies.study import StudyDirectory
-from repertory.studies.tables import trial_rows
+from repertory.studies.tables import read_tables, trial_rows
+from repertory.studies.words import answer
 
 INTERRUPTED = 130
 
@@ -55,9 +57,14 @@ def run_report(asked: ReportOptions) -> int:
 
 
 def _of_study(path: Path, target: float | None) -> tuple[Findings, Path]:
+    """Runs whose directories are gone are taken from the study's tables."""
     study = StudyDirectory(path)
-    findings = read_study(study.read(), study.runs)
-    return findings if target is None else dataclasses.replace(findings, target=target), path
+    findings, kept = read_study(study.read(), study.runs), read_tables(path)
+    trials = [kept.get((one.contestant, one.seed), one) if one.status == "missing" else one for one in findings.trials]
+    if all(one.status == "missing" for one in trials):
+        raise UserError(f"{path} has no runs to report, neither in runs/ nor in trials.csv and evaluations.csv")
+    known = findings.target if target is None else target
+    return dataclasses.replace(findings, trials=tuple(trials), target=known), path
 
 
 def _of_runs(asked: ReportOptions) -> tuple[Findings, Path]:
@@ -82,9 +89,10 @@ def conclude(outcome: Outcome, as_json: bool) -> int:
         )
     _tell_failures(outcome.findings)
     if as_json:
-        print(json.dumps(summary(outcome)))
+        print(json.dumps(summary(outcome)), file=result_stream(), flush=True)
     elif outcome.report is not None:
         print("\n".join(_table(outcome.findings)))
+        print(answer(outcome.findings))
         print(f"the report lies in {outcome.report}")
     return INTERRUPTED if outcome.interrupted else 0 if finished else 1
 

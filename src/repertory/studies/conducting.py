@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repertory.errors import UserError
+from repertory.output import forgiving
 from repertory.runs.staging import gigabytes
 from repertory.studies.entries import Entry
 from repertory.studies.findings import Findings
@@ -64,7 +65,7 @@ def conduct(kind: str, asked: StudyOptions, entries: list[Entry], say: Callable[
 
 def say(text: str) -> None:
     """To whoever watches."""
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=forgiving(sys.stderr), flush=True)
 
 
 def silently(_text: str) -> None:

@@ -58,15 +58,15 @@ def on_grid(trials: Sequence[Trial], axis: Axis, grid: Array) -> Array:
     return np.stack([np.interp(grid, *points(trial, axis)) for trial in trials])
 
 
-def curve(findings: Findings, contestant: str, axis: Axis) -> Curve | None:
-    """A contestant's curve, if it has one; runs without a single score have no part in it."""
+def curve(findings: Findings, contestant: str, axis: Axis, band: bool = True) -> Curve | None:
+    """A contestant's curve, if it has one; runs without a single score have no part in it. A band takes its time."""
     trials = [trial for trial in findings.of(contestant) if len(points(trial, axis)[0])]
     found = span(trials, axis)
     if found is None:
         return None
     grid = np.unique(np.linspace(*found, POINTS))
     scores = on_grid(trials, axis, grid)
-    if len(trials) < FEWEST:
+    if len(trials) < FEWEST or not band:
         return Curve(contestant, grid, interquartile_mean(scores), None, None)
     return Curve(contestant, grid, interquartile_mean(scores), *_band(tuple(map(tuple, scores.tolist()))))
 

@@ -1,4 +1,4 @@
-"""How figures look: widths, colours, line styles, markers, axes; matplotlib without pyplot, so no global state.
+"""How figures look: widths, colours, lines, markers, axes, labels, SVG; matplotlib without pyplot or global state.
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color), safe for the colour-blind, yellow darkened for
 white paper; sixteen contestants differ in colour or line, and all of them in marker, so grey print can be read too.
@@ -6,12 +6,15 @@ white paper; sixteen contestants differ in colour or line, and all of them in ma
 
 from __future__ import annotations
 
+import html
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repertory.studies.findings import Findings
-from repertory.studies.numerals import number
+from repertory.studies.numerals import brief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,13 +22,20 @@ if TYPE_CHECKING:
 
 WIDE, NARROW = 8.0, 3.7
 """Inches: for a page, and for a telephone."""
+MOST = 6
+"""Curves or bands in one panel: more would hide each other."""
+FAR = 10.0
+"""Where the largest is so many times the smallest, an axis is logarithmic."""
+LETTER = 0.078
+"""Inches that a letter of a title takes, about."""
 INK, MUTED, RULE, PAPER = "#1d2329", "#5d6670", "#d5dade", "#fefefe"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#111111", "#a89a00")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h", "d", "8", "H", (4, 1, 45))
-HATCHES = ("", "//", "..", "\\\\", "x", "--", "+", "o")
 BAR: dict[str, Any] = {"linewidth": 4, "alpha": 0.4, "solid_capstyle": "butt"}
 """How an interval is drawn."""
+DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (2, 2))}
+"""How a target is drawn."""
 
 SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -54,7 +64,6 @@ SETTINGS: dict[str, Any] = {
     "ytick.major.size": 2.5,
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
-    "hatch.linewidth": 0.5,
     "legend.frameon": False,
     "legend.fontsize": 7.5,
     "grid.color": RULE,
@@ -62,6 +71,16 @@ SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
 }
+
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", PAPER: "var(--paper)", "#ffffff": "none"}
+VARIABLES |= {colour: f"var(--c{index})" for index, colour in enumerate(COLOURS)}
+_HEAD = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
+_DROPPED = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->| transform=\"rotate\(-0 [^)]*\)\"", re.DOTALL)
+_REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
+_COLOUR = re.compile("|".join(VARIABLES))
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+_TAG = re.compile(r"<[^>]*>")
+_SPACE = re.compile(r"\s*\n\s*")
 
 
 @dataclass(frozen=True)
@@ -96,47 +115,140 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def panels(width: float, count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels that share both axes, as many side by side as leave the fewest places empty."""
-    across = min(count, 2) if width == NARROW else min((5, 4, 3), key=lambda wide: (-count % wide, -wide))
-    across = min(across, count)
-    rows = -(-count // across)
-    figure = new_figure(width, height * rows + 0.35)
-    every = list(figure.subplots(rows, across, sharex=True, sharey=True, squeeze=False).flat)
-    for spare in every[count:]:
+def side_by_side(width: float, count: int, height: float, sharey: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure with so many axes in a row; on a telephone, one below the other."""
+    down, across = (count, 1) if width == NARROW else (1, count)
+    figure = new_figure(width, height * down)
+    return figure, list(figure.subplots(down, across, squeeze=False, sharey=sharey).flat)
+
+
+def panels(
+    width: float, names: Sequence[str], heights: Sequence[float], sharey: bool = True
+) -> tuple[Figure, list[Axes], int]:
+    """A titled panel for each name, on common axes, and how many side by side: as fill rows and hold the titles."""
+    count = len(names)
+    columns = min(count, 2 if width == NARROW else min((5, 4, 3), key=lambda wide: (-count % wide, -wide)))
+    titles = short(names, _letters(width, columns))
+    while columns > 1 and max(map(len, titles)) > _letters(width, columns):
+        columns -= 1
+    tallest = [max(heights[start : start + columns]) for start in range(0, count, columns)]
+    figure, ratios = new_figure(width, sum(tallest) + 0.35), {"height_ratios": tallest}
+    grid = figure.subplots(len(tallest), columns, sharex=True, sharey=sharey, squeeze=False, gridspec_kw=ratios)
+    for spare in grid.flat[count:]:
         spare.set_visible(False)
-    for axes in every[max(0, count - across) : count]:  # the lowest of each column shows the numbers
+    for axes in grid.flat[max(0, count - columns) : count]:  # the lowest of each column shows the numbers
         axes.tick_params(labelbottom=True)
-    return figure, every[:count]
+    for axes, title in zip(grid.flat, titles, strict=False):
+        axes.set_title(title, loc="left" if sharey else "right")  # rows have names, above which there is room
+    return figure, list(grid.flat[:count]), columns
 
 
-def thousands(axis: Any) -> None:
-    """Ticks as people write them: 50,000."""
+def _letters(width: float, across: int) -> int:
+    """Of a title above one of so many panels."""
+    return int((width - 0.5) / across / LETTER)
+
+
+def short(names: Sequence[str], longest: int) -> list[str]:
+    """The names in so many letters, if all of them still differ then; else in as many more as it takes."""
+    most = max(map(len, names), default=0)
+    if most <= longest:
+        return list(names)
+    start = _shared(names)
+    end = _shared([name[len(start) :][::-1] for name in names])
+    bare = [name[len(start) : len(name) - len(end)] for name in names]
+    rests = [f"{'…' if start else ''}{name}{'…' if end else ''}" for name in bare]
+    for length in range(longest, most + 1):
+        for head in (length // 3, length // 2, length * 2 // 3, 0, length - 1):
+            found = [rest if len(rest) <= length else _without_middle(rest, head, length) for rest in rests]
+            if len(set(found)) == len(set(names)):
+                return found
+    return list(names)
+
+
+def _shared(texts: Sequence[str]) -> str:
+    """What all of several begin with, up to the end of a word."""
+    alike = [one == other for one, other in zip(min(texts), max(texts), strict=False)]
+    return re.sub(r"[^\s,=:/.]*$", "", min(texts)[: [*alike, False].index(False)]) if len(texts) > 1 else ""
+
+
+def _without_middle(text: str, head: int, length: int) -> str:
+    tail = length - 1 - head
+    return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def ticks(axis: Any, most: int = 5) -> None:
+    """Few round numbers, as people write them: 50k."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def powers(axis: Any, subdivisions: tuple[float, ...] = (1.0,)) -> None:
     """Ticks of a logarithmic axis, as people write them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=subdivisions))
+    axis.set_major_locator(LogLocator(subs=subdivisions, numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
-def rows_of(axes: Axes, names: Sequence[str]) -> None:
-    """Name the rows of a figure, the first on top."""
+def across(axes: Axes, label: str, ends: Sequence[float], seen: Sequence[float], most: int = 5) -> None:
+    """The horizontal axis for all that is seen; logarithmic, and called so, where contestants end far apart."""
+    positive = [end for end in ends if end > 0]
+    if not positive or max(positive) < FAR * min(positive):
+        axes.set(xlabel=label, xlim=(0, 1.04 * max(seen, default=1.0) or 1.0))
+        ticks(axes.xaxis, most)
+        return
+    axes.set_xlabel(f"{label}, logarithmic")
+    if len(positive) == len(ends):
+        low, high = min(value for value in seen if value > 0), max(seen)
+        axes.set_xscale("log")
+        axes.set_xlim(low / (high / low) ** 0.04, high * (high / low) ** 0.04)
+        powers(axes.xaxis, (1.0, 3.0) if high < FAR**2.5 * low and most > 3 else (1.0,))
+    else:
+        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(-0.1, 1.3 * max(seen))
+        marks = [0.0, *(10.0**power for power in range(len(f"{max(positive):.0f}")))]
+        axes.set_xticks(marks, [brief(mark) for mark in marks])
+        axes.minorticks_off()
+
+
+def rows_of(axes: Axes, names: Sequence[str], count: int = 0) -> None:
+    """Name the rows of a figure, the first on top; with room for `count` of them."""
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_ylim(max(len(names), count) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
 
 
-def clip(name: str, width: float) -> str:
-    """A name that fits beside narrow axes; what tells it from others mostly stands at its end."""
-    longest = 34 if width == WIDE else 18
-    end = longest * 2 // 3
-    return name if len(name) <= longest else f"{name[: longest - end - 1]}…{name[-end:]}"
+def beside(names: Sequence[str], width: float) -> list[str]:
+    """Names as they fit beside rows, or into a legend."""
+    return short(names, 34 if width == WIDE else 18)
+
+
+def plain(figure: Figure) -> str:
+    """SVG as matplotlib writes it, with text as text; the same figure is the same text."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "repertory"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def inline(text: str, identity: str, label: str, css_class: str) -> str:
+    """SVG for the inside of a page: ids of its own, short numbers, colours as the page's variables, no background."""
+    text = _DROPPED.sub("", text[text.index("<svg") :])
+    text = _TAG.sub(lambda tag: _adapted(tag[0], identity), text)
+    opening = f'<svg class="{css_class}" role="img" aria-label="{html.escape(label)}"'
+    text = _HEAD.sub(lambda found: f'{opening} viewBox="{found[1]}">', text, count=1)
+    return _SPACE.sub("\n", text).replace("\nL ", "L").replace("\nz\n", "z")
+
+
+def _adapted(tag: str, identity: str) -> str:
+    """One tag; what stands between tags is said to readers, and is left as it is."""
+    tag = _REFERENCE.sub(lambda found: f"{found[1]}{identity}-", tag)
+    tag = _COLOUR.sub(lambda found: VARIABLES[found[0]], tag).replace("'DejaVu Sans'", "var(--sans)")
+    return _LONG.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), tag)

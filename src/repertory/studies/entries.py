@@ -16,7 +16,7 @@ from repertory.studies.options import StudyOptions
 
 OWN = (
     "environment", "topology", "agent_name", "actors", "envs_per_actor", "env_option", "seed", "seconds", "env_steps",
-    "target_score", "name", "runs_dir", "dry_run", "quiet", "json",
+    "target_score", "name", "runs_dir", "dry_run", "quiet", "json", "config",
 )  # fmt: skip
 """Options of `train` that a study has itself."""
 Settings = Mapping[str, Any]

@@ -36,12 +36,8 @@ def percent(share: float) -> str:
 def counted(count: int, noun: str) -> str:
     """`three seeds`, `one seed`, `13 topologies`."""
     word = SMALL[count] if 0 <= count < len(SMALL) else f"{count:,}"
-    return f"{word} {noun if count == 1 else plural(noun)}"
-
-
-def plural(noun: str) -> str:
-    """Of a regular noun."""
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{word} {noun if count == 1 else many}"
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
@@ -51,6 +47,7 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
-def capital(sentence: str) -> str:
-    """With a capital letter; names of contestants are never touched this way, so sentences do not begin with them."""
-    return sentence[:1].upper() + sentence[1:]
+def brief(value: float) -> str:
+    """A number for the tick of an axis: 500, 20k, 1.5M."""
+    size, letter = (1e6, "M") if abs(value) >= 1e6 else (1e3, "k") if abs(value) >= 1e3 else (1.0, "")
+    return f"{number(value / size)}{letter}"

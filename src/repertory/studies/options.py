@@ -47,7 +47,7 @@ class StudyOptions:
     """Remove each run's checkpoint, replay included, as soon as it has finished."""
     retry_failed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Make runs again that failed before."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("-q",))] = False
     """No line for each run."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the result as one JSON line and nothing else."""

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 
-from repertory.studies.criteria import (
+from repertory.studies.drawing import COLOURS
+from repertory.studies.findings import Contestant, Findings, Trial
+from repertory.studies.numerals import DASH, number
+from repertory.studies.standings import (
     ENV_STEPS_PER_S,
     FINAL_SCORE,
     LAG,
     SECONDS_TO_TARGET,
     UPDATES_PER_S,
     Criterion,
+    Standing,
+    leading,
+    ranked,
+    standings,
 )
-from repertory.studies.drawing import COLOURS
-from repertory.studies.failures import failed
-from repertory.studies.findings import Contestant, Findings, Trial
-from repertory.studies.numerals import DASH, number
-from repertory.studies.standings import Standing, standings
-from repertory.studies.statistics import FEWEST, Estimate, estimate
-from repertory.studies.words import amount, seeds_of, some
+from repertory.studies.statistics import FEWEST, Estimate
+from repertory.studies.words import amount, failed, seeds_of, some
+
+HEADS = {
+    SECONDS_TO_TARGET: "Time to target",
+    FINAL_SCORE: "Final score",
+    ENV_STEPS_PER_S: "Env steps/s",
+    UPDATES_PER_S: "Updates/s",
+    LAG: "Policy lag",
+}
 
 
 def table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str]) -> str:
@@ -44,16 +55,15 @@ def winners(findings: Findings) -> str:
     found = [one for one in standings(findings) if len(one.places) > 1]
     if not found:
         return ""
-    heads = (("Criterion", "name"), ("Best", ""), ("Its number", "n"), ("Do the seeds show it?", "wrap"))
+    heads = (("Criterion", "name"), ("Best", ""), ("Do the seeds show it?", "wrap"))
     return table("The best by each criterion", heads, (_winner(one) for one in found))
 
 
 def _winner(found: Standing) -> str:
-    best = found.best
-    name = "all the same" if found.tied else best.contestant
-    row = f'<th scope="row" class="name">{html.escape(found.criterion.name)}</th>{cell(name)}'
-    number_cell = cell(amount(found.criterion, best.estimate.value), "n", _range(best.estimate))
-    return f"{row}{number_cell}{cell(shown(found), 'wrap')}"
+    one = found.best.estimate
+    reached = f"{amount(found.criterion, one.value)}{f' ({_range(one)})' if _range(one) else ''}"
+    best = cell("all the same" if found.tied else found.best.contestant, "wrap", reached)
+    return f'<th scope="row" class="name">{html.escape(found.criterion.name)}</th>{best}{cell(shown(found), "wrap")}'
 
 
 def shown(found: Standing) -> str:
@@ -73,30 +83,36 @@ def _range(one: Estimate) -> str:
 
 
 def contestants(findings: Findings) -> str:
-    """All of them, in the order of the command."""
-    columns = (FINAL_SCORE, ENV_STEPS_PER_S, UPDATES_PER_S, LAG)
-    heads = [("Contestant", "name"), ("Seeds", "n"), ("Final score", "n"), ("Env steps/s", "n"), ("Updates/s", "n")]
-    heads += [("Policy lag", "n")] + ([] if findings.target is None else [("Time to target", "n")])
+    """All of them, best first, and first what answers the title."""
+    every = (SECONDS_TO_TARGET, FINAL_SCORE, ENV_STEPS_PER_S, UPDATES_PER_S, LAG)
+    known = [one for one in every if one is not SECONDS_TO_TARGET or findings.target is not None]
+    columns = sorted(known, key=lambda criterion: criterion is not leading(findings))
+    heads = [("Contestant", "name"), *((HEADS[criterion], "n") for criterion in columns), ("Seeds", "n")]
     rows = []
-    for index, one in enumerate(findings.contestants):
+    for one in ranked(findings):
         cells = "".join(_estimated(findings, one, criterion) for criterion in columns)
-        rows.append(f"{_name(findings, index)}{_seeds(findings, one)}{cells}{_target(findings, one)}")
+        rows.append(f"{_name(findings, one)}{cells}{_seeds(findings, one)}")
     return table("All contestants", heads, rows)
 
 
-def _name(findings: Findings, index: int) -> str:
+def _name(findings: Findings, one: Contestant) -> str:
     """With the colour it has in the figures, and in what it differs from the first."""
-    one, first = findings.contestants[index], findings.contestants[0]
+    first, index = findings.contestants[0], findings.contestants.index(one)
     facts = [
         one.topology if one.topology != one.name else "",
         one.agent,
         f"{one.actors} actor{'' if one.actors == 1 else 's'}",
     ]
-    others = {key: value for key, value in one.settings.items() if index == 0 or first.settings.get(key) != value}
+    others = {key: value for key, value in one.settings.items() if one is first or first.settings.get(key) != value}
     facts += [f"{key}={value}" for key, value in others.items() if key != "actors"]
     key = f'<span class="key" style="background: var(--c{index % len(COLOURS)})"></span>'
     below = html.escape(" · ".join(fact for fact in facts if fact))
-    return f'<th scope="row" class="name">{key}{html.escape(one.name)}<small>{below}</small></th>'
+    return f'<th scope="row" class="name keyed">{key}{_breakable(one.name)}<small>{below}</small></th>'
+
+
+def _breakable(name: str) -> str:
+    """Where it is too long for one line, the next begins behind a mark, not within a word."""
+    return re.sub(r"(?<=[_=:.])(?=\w)", "<wbr>", html.escape(name))
 
 
 def _seeds(findings: Findings, one: Contestant) -> str:
@@ -106,22 +122,15 @@ def _seeds(findings: Findings, one: Contestant) -> str:
 
 
 def _estimated(findings: Findings, one: Contestant, criterion: Criterion) -> str:
+    """The number, and below it its interval, or how many seeds got there."""
     values = criterion.values(findings, one.name)
     if not values:
         return cell(DASH, "n")
-    found = estimate(values)
-    return cell(number(found.value), "n", _range(found))
-
-
-def _target(findings: Findings, one: Contestant) -> str:
-    if findings.target is None:
-        return ""
-    values = SECONDS_TO_TARGET.values(findings, one.name)
-    if not values:
-        return cell(DASH, "n")
-    reached = sum(map(math.isfinite, values))
-    below = f"{reached} of {len(values)} seeds"
-    return cell("never" if reached == 0 else amount(SECONDS_TO_TARGET, estimate(values).value), "n", below)
+    found, reached = criterion.estimate(values), sum(map(math.isfinite, values))
+    if criterion is not SECONDS_TO_TARGET:
+        return cell(number(found.value), "n", _range(found))
+    below = _range(found) if reached == len(values) else f"{reached} of {len(values)} seeds"
+    return cell("never" if reached == 0 else amount(criterion, found.value), "n", below)
 
 
 def failures(findings: Findings) -> str:

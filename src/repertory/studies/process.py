@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from repertory.errors import plain
 from repertory.runs.config import RunOptions, change
 from repertory.runs.spelling import train_words
 
@@ -45,7 +46,7 @@ class RunProcess:
 
 def cause_of(exit_code: int, printed: str) -> str:
     """Why it failed, in its own words: its sentence, else the last thing it said, else how it ended."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    lines = [line.strip() for line in plain(printed).splitlines() if line.strip()]
     sentences = [line.removeprefix("repertory: ") for line in lines if line.startswith("repertory: ")]
     if exit_code < 0:
         return f"the process was ended by {signal.Signals(-exit_code).name}"

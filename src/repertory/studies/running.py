@@ -8,17 +8,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from repertory.errors import UserError
-from repertory.runs.config import RunOptions
+from repertory.runs.config import RunOptions, change
+from repertory.runtime import ending_signals
+from repertory.studies.budget import FOR_EVER
+from repertory.studies.entries import apply
 from repertory.studies.process import RunProcess, cause_of
 from repertory.studies.programme import Part
 from repertory.studies.reading import read_trial
 from repertory.studies.study import StudyDirectory, clear, record_failure, state_of
-from repertory.studies.warm_up import NAME, warm_up_of
 
 INTERRUPTED = 130
+WARM_UP, WARM_UP_S = "warm-up", 2.0
+"""Of the short run of each contestant before the first that counts: its directory, while there is one, and its length.
+Programs are compiled when first used and kept, so without it the first seed would pay for what later ones find."""
 
 
 class Rounds:
@@ -63,9 +69,9 @@ class Rounds:
         for count, (name, part) in enumerate(firsts.items(), start=1):
             if not self.asked:
                 self.say(f"warm-up {count}/{len(firsts)}: {name}")
-                clear(self.study.path / NAME)
+                clear(self.study.path / WARM_UP)
                 self._perform(warm_up_of(part.options, self.study.path))
-                clear(self.study.path / NAME)
+                clear(self.study.path / WARM_UP)
 
     def _make(self, part: Part) -> bool:
         """One run; whether it came to an end by itself."""
@@ -108,11 +114,11 @@ class Rounds:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM are handed on to the run under way; the study ends with it."""
+        """SIGINT, SIGTERM and SIGHUP are handed on to the run under way; the study ends with it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in ending_signals()}
         for number in before:
             signal.signal(number, self._ask)
         try:
@@ -121,8 +127,10 @@ class Rounds:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _ask(self, _number: int, _frame: Any) -> None:
+    def _ask(self, number: int, _frame: Any) -> None:
         """The first time the run under way saves and leaves, the second time it leaves, the third time it is killed."""
+        if self.asked and number == signal.SIGHUP:
+            return  # a lost terminal may say so more than once
         self.asked += 1
         if self._process is not None:
             self._process.interrupt(hard=self.asked > 2)
@@ -134,3 +142,11 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def warm_up_of(options: RunOptions, place: Path) -> RunOptions:
+    """Options of a run that acts, learns and is evaluated as soon as it can, with the same programs."""
+    brief = {"seconds": WARM_UP_S, "env_steps": FOR_EVER, "target_score": None, "eval_max_steps": 20}
+    rare = {"eval_every": FOR_EVER, "eval_every_s": None}
+    changed = change(options, {**brief, **rare, "name": WARM_UP, "runs_dir": place})
+    return apply(changed, {"agent.learning_starts": 0}, known_only=True)

@@ -1,4 +1,4 @@
-"""What more actors bring, against what they would bring at best; imports `criteria`, `findings` and `statistics`.
+"""What more actors bring, against what they would bring at best.
 
 Ideal is the rate of the fewest actors times how many more there are.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from repertory.studies.criteria import Criterion
 from repertory.studies.findings import Findings
-from repertory.studies.statistics import Estimate, estimate
+from repertory.studies.standings import Criterion
+from repertory.studies.statistics import Estimate
 
 PAYS = 0.5
 """More actors pay while at least this share of what they would ideally add is added."""
@@ -33,8 +33,8 @@ class Rung:
 
 def ladder(findings: Findings, criterion: Criterion) -> tuple[Rung, ...]:
     """From the fewest actors to the most; empty where there are no rates to compare."""
-    found = [(one.actors, one.name, criterion.values(findings, one.name)) for one in findings.contestants]
-    rates = [(actors, name, estimate(values)) for actors, name, values in sorted(found) if values and actors > 0]
+    found = sorted((one.actors, one.name, criterion.values(findings, one.name)) for one in findings.contestants)
+    rates = [(actors, name, criterion.estimate(values)) for actors, name, values in found if values and actors > 0]
     if len(rates) < 2 or rates[0][2].value <= 0:
         return ()
     each = rates[0][2].value / rates[0][0]

@@ -34,7 +34,7 @@ THRESHOLDS = 161
 
 @dataclass(frozen=True)
 class Estimate:
-    """An interquartile mean, or a probability, and the 95 % interval where there are seeds enough for one."""
+    """An interquartile mean, a median or a probability, and the 95 % interval where there are seeds enough for one."""
 
     value: float
     low: float | None
@@ -66,16 +66,15 @@ def interquartile_mean(values: Array) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def estimate(values: tuple[float, ...]) -> Estimate:
+def estimate(values: tuple[float, ...], median: bool = False) -> Estimate:
     """Of one number from each seed; where some are `inf` (never), it is the median, without an interval."""
     scores = np.asarray(values, np.float64)
-    if not np.isfinite(scores).all():
-        return Estimate(float(np.median(scores)), None, None, len(scores))
-    middle = float(interquartile_mean(scores))
-    if len(scores) < FEWEST:
-        return Estimate(middle, None, None, len(scores))
-    low, high = interval(scores[:, None], lambda drawn: interquartile_mean(drawn[:, 0])[None])
-    return Estimate(middle, float(low[0]), float(high[0]), len(scores))
+    endless = not np.isfinite(scores).all()
+    middle: Callable[..., Any] = np.median if median or endless else interquartile_mean
+    if len(scores) < FEWEST or endless:
+        return Estimate(float(middle(scores)), None, None, len(scores))
+    low, high = interval(scores[:, None], lambda drawn: np.atleast_1d(middle(drawn[:, 0])))
+    return Estimate(float(middle(scores)), float(low[0]), float(high[0]), len(scores))
 
 
 def interval(scores: npt.NDArray[Any] | list[Array], what: Callable[..., Array]) -> tuple[Array, Array]:

@@ -103,7 +103,13 @@ def _differences(begun: Programme, now: Programme) -> list[str]:
         return [f"it is of 'repertory {begun.kind}'"]
     names = sorted({*begun.asked, *now.asked})
     values = [(name, begun.asked.get(name), now.asked.get(name)) for name in names]
-    return [f"{name.replace('_', '-')} was {then}, is {is_}" for name, then, is_ in values if then != is_]
+    found = [f"{name.replace('_', '-')} was {then}, is {is_}" for name, then, is_ in values if then != is_]
+    return found or [f"it names other code: {name}" for name in sorted(_code_names(begun) - _code_names(now))]
+
+
+def _code_names(programme: Programme) -> set[str]:
+    """What its runs would import: nobody's study.json makes a run import what was not asked for."""
+    return {name for each in programme.options for name in (each.environment, each.network.module) if name}
 
 
 def state_of(run: Path) -> State:

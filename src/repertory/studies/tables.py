@@ -1,14 +1,20 @@
-"""Findings as rows: `evaluations.csv` has one for each evaluation, `trials.csv` one for each run."""
+"""Findings as rows: `evaluations.csv` has one for each evaluation, `trials.csv` one for each run.
+
+All that a report needs stands in them, so that it can be made again when the runs themselves are gone.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from repertory.runs.directory import write_text
-from repertory.studies.findings import Contestant, Findings, Trial
+from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
 
 Row = dict[str, Any]
 EVALUATION_KEYS = (
@@ -16,8 +22,8 @@ EVALUATION_KEYS = (
 )  # fmt: skip
 TRIAL_KEYS = (
     "contestant", "topology", "agent", "actors", "seed", "status", "cause", "score", "best", "env_steps", "updates",
-    "seconds", "startup_s", "env_steps_per_s", "updates_per_s", "policy_lag", "target_seconds", "target_env_steps",
-    "directory",
+    "seconds", "startup_s", "env_steps_per_s", "updates_per_s", "policy_lag", "busy", "target_seconds",
+    "target_env_steps", "directory",
 )  # fmt: skip
 
 
@@ -62,6 +68,7 @@ def _trial_row(findings: Findings, trial: Trial) -> Row:
         "env_steps_per_s": trial.env_steps_per_s,
         "updates_per_s": trial.updates_per_s,
         "policy_lag": sum(trial.lags) / len(trial.lags) if trial.lags else None,
+        "busy": "; ".join(f"{role}={share}" for role, share in trial.busy.items()),
         "target_seconds": None if reached is None else reached.seconds,
         "target_env_steps": None if reached is None else reached.env_steps,
         "directory": trial.directory,
@@ -89,3 +96,47 @@ def _csv(keys: tuple[str, ...], rows: list[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def read_tables(directory: Path) -> dict[tuple[str, int], Trial]:
+    """What both tables tell of each contestant and seed; nothing, where there are none or they can't be read."""
+    try:
+        evaluations: dict[tuple[str, int], list[Evaluation]] = defaultdict(list)
+        for row in _rows(directory / "evaluations.csv"):
+            counts = int(row["env_steps"]), int(row["updates"])
+            one = Evaluation(*counts, float(row["seconds"]), float(row["score"]))
+            evaluations[row["contestant"], int(row["seed"])].append(one)
+        trials = (_trial(row) for row in _rows(directory / "trials.csv"))
+        keyed = {(one.contestant, one.seed): one for one in trials}
+        return {key: replace(one, evaluations=tuple(evaluations[key])) for key, one in keyed.items()}
+    except (OSError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _trial(row: dict[str, str]) -> Trial:
+    """Of the lags only their mean is there."""
+    shares = (told.rpartition("=") for told in row.get("busy", "").split("; ") if told)
+    return Trial(
+        contestant=row["contestant"],
+        seed=int(row["seed"]),
+        status=row["status"],
+        cause=row["cause"],
+        env_steps=int(row["env_steps"]),
+        updates=int(row["updates"]),
+        seconds=float(row["seconds"]),
+        startup_s=float(row["startup_s"]),
+        env_steps_per_s=_known(row["env_steps_per_s"]),
+        updates_per_s=_known(row["updates_per_s"]),
+        lags=tuple(lag for lag in [_known(row["policy_lag"])] if lag is not None),
+        busy={role: float(share) for role, _, share in shares},
+        directory=row["directory"],
+    )
+
+
+def _known(text: str) -> float | None:
+    return float(text) if text and math.isfinite(float(text)) else None

@@ -35,7 +35,17 @@ APEX = replace(
     agents=("dqn",),
     defaults={
         **COLLECTORS.defaults,
-        "agent": {"prioritized": True, "double": True, "dueling": True, "n_step": 3},
+        "agent": {
+            "prioritized": True,
+            "double": True,
+            "dueling": True,
+            "n_step": 3,
+            "learning_rate": 2.5e-4 / 4,
+            "optimizer": "rmsprop",
+            "optimizer_epsilon": 1.5e-7,
+            "max_gradient_norm": 40.0,
+            "target_period": 2_500,
+        },
         "company": {"exploration": "ladder", "actor_priorities": True, "pull_period": 400},
     },
 )

@@ -15,7 +15,14 @@ GORILA = replace(
     summary="bundles of actor, replay and learner; sharded servers that refuse old gradients",
     defaults={
         **PARAMETER_SERVER.defaults,
-        "agent": {"optimizer": "adagrad", "target_tau": 0.0, "target_period": 60_000},
+        "agent": {
+            "double": False,
+            "max_gradient_norm": 0.0,
+            "learning_rate": 0.01,
+            "optimizer": "adagrad",
+            "target_tau": 0.0,
+            "target_period": 60_000,
+        },
         "company": {"shards": 2, "max_gradient_age": 100, "outlier_deviations": 5.0},
     },
 )

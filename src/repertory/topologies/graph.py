@@ -57,7 +57,7 @@ class Topology:
         ]
 
 
-def validate(topology: Topology, *, engine: str, agent: str) -> None:
+def validate(topology: Topology, *, engine: str, agent: str, actors: int) -> None:
     """Refuse what makes no sense, and say what to choose instead."""
     if engine not in topology.engines:
         raise UserError(
@@ -65,6 +65,11 @@ def validate(topology: Topology, *, engine: str, agent: str) -> None:
         )
     if agent not in topology.agents:
         raise UserError(f"topology {topology.name!r} does not train agent {agent!r}{nearest(agent, topology.agents)}")
+    if actors > 1 and all(node.count != "actors" for node in topology.nodes):
+        raise UserError(
+            f"topology {topology.name!r} has one actor, not {actors}: for more environments give --envs-per-actor, "
+            f"for more processes --topology collectors --actors {actors}"
+        )
     roles = {node.role for node in topology.nodes}
     loose = {end for edge in topology.edges for end in (edge.source, edge.target)} - roles
     if loose:

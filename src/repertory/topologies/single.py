@@ -6,7 +6,7 @@ SINGLE = Topology(
     name="single",
     summary="one process that acts, remembers and learns in turn",
     nodes=(
-        Node("actor", "actors", "plays its environments, ε-greedily, and writes their steps"),
+        Node("actor", "1", "plays its environments, ε-greedily, and writes their steps"),
         Node("replay", "1", "one lane for each environment; draws batches"),
         Node("learner", "1", "updates the weights and publishes them"),
         Node("evaluator", "1", "plays whole greedy episodes with a snapshot"),

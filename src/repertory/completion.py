@@ -1,0 +1,192 @@
+"""Completion scripts for bash, zsh and fish: made once from the options, so that a press of TAB starts no Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import gymnasium as gym
+import tyro
+
+from repertory import commands, topologies
+from repertory.engines import ENGINES
+from repertory.errors import UserError, nearest
+from repertory.experience.minatar_games import GAMES
+from repertory.runs.config import AGENTS, CriticRunOptions, RunOptions, flag
+from repertory.runs.presets import PRESETS
+from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "train": (RunOptions, CriticRunOptions),
+    "resume": (commands.ResumeOptions,),
+    "evaluate": (commands.EvaluateOptions,),
+    "compare": (CompareOptions,),
+    "ablate": (AblateOptions,),
+    "scale": (ScaleOptions,),
+    "report": (ReportOptions,),
+    "show": (commands.ShowOptions,),
+    "runs": (commands.RunsOptions,),
+    "doctor": (commands.DoctorOptions,),
+    "completion": (commands.CompletionOptions,),
+}
+CHECKPOINTS = ("newest", "best", "exact")
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "--topology": tuple(topologies.TOPOLOGIES),
+    "--topologies": ("all", *topologies.TOPOLOGIES),
+    "--agent": AGENTS,
+    "--engine": ENGINES,
+    "--from": CHECKPOINTS,
+    "--checkpoint": CHECKPOINTS,
+}
+"""What may follow an option whose type does not say it."""
+Options = dict[str, tuple[str, ...] | None]
+"""What may follow an option: None for one that takes no value, nothing for one whose values are not known."""
+OF_RUNS = ("resume", "evaluate", "report")
+"""Commands that are given runs: the names in `runs/` are read when TAB is pressed."""
+
+
+def script(shell: str) -> str:
+    """The completion script of a shell."""
+    if shell not in SHELLS:
+        raise UserError(f"there is no completion for {shell!r}{nearest(shell, SHELLS)}")
+    return SHELLS[shell]()
+
+
+def options_of(command: str) -> Options:
+    """Every option of a command as it is typed."""
+    found: Options = {"--help": None}
+    for kind in KINDS[command]:
+        found |= _options(kind, "")
+    return found
+
+
+def words_of(command: str) -> tuple[str, ...]:
+    """What may follow a command besides options, where that is known."""
+    studied = ("train", "compare", "ablate", "scale")
+    known = {"show": tuple(topologies.TOPOLOGIES), "completion": tuple(SHELLS), **dict.fromkeys(studied, _games())}
+    return known.get(command, ())
+
+
+def _games() -> tuple[str, ...]:
+    """Environments with a preset."""
+    prefixes = tuple(preset.prefix for preset in PRESETS)
+    found = [name for name in gym.registry if name.startswith(prefixes) and "Continuous" not in name]
+    games = [f"MinAtar/{game.title().replace('_', '')}-v1" for game in GAMES]
+    return tuple(dict.fromkeys([*found, *games]))
+
+
+def _options(kind: type, prefix: str) -> Options:
+    found: Options = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if dataclasses.is_dataclass(hint):
+            found |= _options(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
+            continue
+        marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        if tyro.conf.Positional in marks:
+            continue
+        named = next((mark.name for mark in marks if getattr(mark, "name", None)), prefix + name)
+        spelled = [flag(named), *(alias for mark in marks for alias in getattr(mark, "aliases", None) or ())]
+        switch = bool in (hint, *get_args(hint)[:1])
+        if switch and tyro.conf.FlagCreatePairsOff not in marks:
+            spelled.append(flag(f"{prefix}no_{name}"))
+        found |= dict.fromkeys(spelled, None if switch else VALUES.get(spelled[0], _literals(hint)))
+    return found
+
+
+def _literals(hint: Any) -> tuple[str, ...]:
+    if get_origin(hint) is Literal:
+        return tuple(map(str, get_args(hint)))
+    return tuple(value for inner in get_args(hint) for value in _literals(inner))
+
+
+def _values() -> dict[tuple[str, ...], list[str]]:
+    """Options that are followed by the same values, by those."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for option, values in {option: values for name in KINDS for option, values in options_of(name).items()}.items():
+        if values:
+            found.setdefault(values, []).append(option)
+    return found
+
+
+def _joined(items: Iterable[str]) -> str:
+    return " ".join(items)
+
+
+def _bash() -> str:
+    values = [f'    {"|".join(names)}) words="{_joined(values)}" ;;' for values, names in _values().items()]
+    options = [f'    {name}) words="{_joined(options_of(name))}" ;;' for name in KINDS]
+    plain = [f'    {name}) words="{_joined(words_of(name))}" ;;' for name in KINDS if words_of(name)]
+    return "\n".join(
+        [
+            "# bash completion of repertory",
+            "_repertory() {",
+            '  local cur="${COMP_WORDS[COMP_CWORD]}" at=$COMP_CWORD words=""',
+            '  if [[ $cur == "=" ]]; then cur=""; else [[ ${COMP_WORDS[at-1]} == "=" ]] && ((at--)); fi',
+            '  local previous="${COMP_WORDS[at-1]}"',
+            "  COMPREPLY=()",
+            "  if ((COMP_CWORD == 1)); then",
+            f'    COMPREPLY=($(compgen -W "{_joined(KINDS)} --help --version" -- "$cur"))',
+            "    return",
+            "  fi",
+            "  case $previous in",
+            *values,
+            "  esac",
+            '  if [[ -z $words && $cur == -* ]]; then case "${COMP_WORDS[1]}" in',
+            *options,
+            '  esac; elif [[ -z $words && $previous != -* ]]; then case "${COMP_WORDS[1]}" in',
+            *plain,
+            f'    {"|".join(OF_RUNS)}) words="$(cd runs 2>/dev/null && compgen -d)" ;;',
+            "  esac; fi",
+            '  COMPREPLY=($(compgen -W "$words" -- "$cur"))',
+            "}",
+            "complete -o default -F _repertory repertory",
+        ]
+    )
+
+
+def _zsh() -> str:
+    values = [f"    {'|'.join(names)}) compadd -- {_joined(values)}; return ;;" for values, names in _values().items()]
+    options = [f"    {name}) compadd -- {_joined(options_of(name))} ;;" for name in KINDS]
+    plain = [f"    {name}) compadd -- {_joined(words_of(name))} ;;" for name in KINDS if words_of(name)]
+    return "\n".join(
+        [
+            "#compdef repertory",
+            "# zsh completion of repertory",
+            "_repertory() {",
+            "  if (( CURRENT == 2 )); then",
+            f"    compadd -- {_joined(KINDS)} --help --version",
+            "    return",
+            "  fi",
+            "  case ${words[CURRENT-1]} in",
+            *values,
+            "  esac",
+            "  if [[ ${words[CURRENT]} == -* ]]; then case ${words[2]} in",
+            *options,
+            "  esac; else [[ ${words[CURRENT-1]} == -* ]] || case ${words[2]} in",
+            *plain,
+            f"    {'|'.join(OF_RUNS)}) compadd -- runs/*(N/:t) ;;",
+            "  esac; _files; fi",
+            "}",
+            "compdef _repertory repertory",
+        ]
+    )
+
+
+def _fish() -> str:
+    lines = ["# fish completion of repertory"]
+    lines.append(f"complete -c repertory -n __fish_use_subcommand -f -a '{_joined(KINDS)}'")
+    for name in KINDS:
+        after = f"complete -c repertory -n '__fish_seen_subcommand_from {name}'"
+        if words_of(name):
+            lines.append(f"{after} -a '{_joined(words_of(name))}'")
+        if name in OF_RUNS:
+            lines.append(f"{after} -a '(command ls runs 2>/dev/null)'")
+        for option, values in options_of(name).items():
+            spelled = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
+            value = "" if values is None else f" -x -a '{_joined(values)}'" if values else " -r"
+            lines.append(f"{after} {spelled}{value}")
+    return "\n".join(lines)
+
+
+SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -1,0 +1,78 @@
+"""Processes that environments start: ended with the worker that they belong to, however that one ends.
+
+A worker leads a process group of its own, and carries its number in an environment variable. What an environment starts
+is in the group, unless it left it for a session of its own, as simulators often do; then it still has the variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+
+import psutil
+
+MARK = "REPERTORY_WORKER"
+PASSES = 5
+"""How often it is looked for those whom somebody had just started."""
+
+
+def lead_group() -> None:
+    """In a worker: whoever it starts can be found again."""
+    os.environ[MARK] = str(os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a group in the background may print nevertheless
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+
+
+def end_offspring(workers: Collection[int]) -> None:
+    """Kill whatever these workers have started, and themselves if they are still there; this process is spared."""
+    for _ in range(PASSES):
+        found = list(_offspring(workers))
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if not found:
+            return
+
+
+def _offspring(workers: Collection[int]) -> Iterator[psutil.Process]:
+    session, marks, own = os.getsid(0), {str(worker) for worker in workers}, os.getpid()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid == own or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            grouped = os.getpgid(process.pid) in workers and os.getsid(process.pid) == session
+            if grouped or process.environ().get(MARK) in marks:
+                yield process
+
+
+def signal_groups(workers: Collection[int], number: int) -> None:
+    """To these workers, and to what their environments have started."""
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            os.killpg(worker, number)
+
+
+def suspend_together(workers: Callable[[], Collection[int]]) -> Callable[[], None]:
+    """Ctrl-Z stops this process's group alone: let it stop the workers as well, and let them go on with it.
+
+    Returns what takes that back.
+    """
+
+    def suspend(_number: int, _frame: object) -> None:
+        signal_groups(workers(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        signal_groups(workers(), signal.SIGCONT)
+
+    try:
+        before = signal.signal(signal.SIGTSTP, suspend)
+    except ValueError:  # not in the main thread
+        return lambda: None
+    return lambda: _restore(before)
+
+
+def _restore(handler: object) -> None:
+    with contextlib.suppress(ValueError, TypeError):
+        signal.signal(signal.SIGTSTP, handler)  # type: ignore[arg-type]

@@ -1,0 +1,188 @@
+"""Deadlines for an environment's own code where no supervisor watches it: in the driver, and in one-thread engines.
+
+It runs in the main thread, which some environments need, while another thread looks at the clock. Past the deadline the
+environment is interrupted by an exception in the main thread; where native code lets none through, a command ends by
+itself. `close` alone has a thread of its own, so that whatever hangs in it can be left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from repertory.errors import EnvironmentFailure, UserError, plain
+from repertory.output import forgiving
+
+if TYPE_CHECKING:  # commands import this before anything large
+    import numpy as np
+    from numpy.typing import NDArray
+
+SETTING, BEGIN_S = "REPERTORY_ENV_DEADLINE_S", 60.0
+"""Loading, building and resetting an environment may take so long each, unless the variable says otherwise."""
+CLOSE_S = 5.0
+"""An environment that is not closed after so long is left behind."""
+INSIST_S = 5.0
+"""What can't be interrupted for so long is in native code."""
+LOOK_S = 0.05
+INTERRUPT: int = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 1) + 1
+REFUSED = 2
+
+_doing: dict[int, tuple[str, float]] = {}
+"""What each thread has an environment do, and since when."""
+_clocks: dict[int, _Clock] = {}
+"""Threads whose environments have deadlines."""
+_commands = [False]
+
+
+def end_what_hangs() -> None:
+    """This process is a command: it may be ended by the deadline itself."""
+    _commands[0] = True
+
+
+class Overdue(BaseException):
+    """Raised inside an environment whose time is up; no environment's `except Exception` takes it."""
+
+
+def say(text: str) -> None:
+    """At once, from whichever thread; above a live view, if there is one."""
+    print(plain(text), file=forgiving(sys.stderr), flush=True)
+
+
+@contextlib.contextmanager
+def doing(what: str) -> Iterator[None]:
+    """An environment is asked to do this; inside of `bounded` it has a deadline."""
+    me = threading.get_ident()
+    before, _doing[me] = _doing.get(me), (what, time.monotonic())
+    try:
+        yield
+    finally:
+        if before is None:
+            del _doing[me]
+        else:
+            _doing[me] = (before[0], time.monotonic())
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Whatever this thread has environments do has a deadline; an `EnvironmentFailure` says what did not end."""
+    me = threading.get_ident()
+    if me in _clocks:
+        yield
+        return
+    clock = _clocks[me] = _Clock(me)
+    try:
+        yield
+    except Overdue as overdue:
+        raise EnvironmentFailure(clock.sentence) from overdue
+    finally:
+        clock.over.set()
+        del _clocks[me]
+
+
+def _begin_s() -> float:
+    given = os.environ.get(SETTING, "")
+    try:
+        seconds = float(given) if given else BEGIN_S
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UserError(f"{SETTING} must be a number of seconds above 0, not {given!r}")
+    return seconds
+
+
+class _Clock:
+    """Looks after one thread from another."""
+
+    def __init__(self, thread: int) -> None:
+        self.sentence, self.over = "", threading.Event()
+        self._thread, self._seconds = thread, _begin_s()
+        self._in_main = threading.current_thread() is threading.main_thread()
+        if self._in_main:
+            signal.signal(INTERRUPT, _interrupted)  # for good: one that comes too late must find it
+        threading.Thread(target=self._watch, name="deadline", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self.over.wait(LOOK_S):
+            what, since = _doing.get(self._thread, ("", 0.0))
+            if what and time.monotonic() - since > self._seconds:
+                self._interrupt(what)
+                return
+
+    def _interrupt(self, what: str) -> None:
+        self.sentence = (
+            f"{what} did not end within {self._seconds:g} s; mend the environment, or set {SETTING} if it needs longer"
+        )
+        if self._in_main:
+            signal.pthread_kill(self._thread, INTERRUPT)
+        if self.over.wait(INSIST_S):
+            return
+        say(f"repertory: {self.sentence}")
+        if _commands[0]:
+            os._exit(REFUSED)
+
+
+def _interrupted(_number: int, _frame: Any) -> None:
+    """In the main thread, wherever its environment is."""
+    clock = _clocks.get(threading.get_ident())
+    if clock is not None and clock.sentence and not clock.over.is_set():
+        raise Overdue
+
+
+def close_within(name: str, closes: Sequence[Callable[[], Any]]) -> None:
+    """Close environments, one after the other; what does not end is left behind, what raises is said."""
+    errors: list[BaseException] = []
+
+    def close() -> None:
+        for each in closes:
+            try:
+                each()
+            except BaseException as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=close, name="close", daemon=True)
+    thread.start()
+    thread.join(CLOSE_S)
+    if thread.is_alive():
+        say(f"close() of {name} did not return within {CLOSE_S:g} s; it is left behind")
+    for error in errors:
+        say(f"close() of {name} raised {type(error).__name__}: {error}")
+
+
+class SlowSteps:
+    """Says when a step of an environment takes longer than it may; `places` has a row for each as `Watch` keeps it.
+
+    In one thread nobody can end it; but whoever waits learns what for.
+    """
+
+    def __init__(self, places: NDArray[np.int64], seconds: float) -> None:
+        self._places, self._seconds = places, seconds
+        self._over = threading.Event()
+        self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
+        threading.Thread(target=self._watch, name="slow steps", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(1.0, self._seconds / 4)):
+            for row in range(len(self._places)):
+                self._look(row, tuple(self._places[row].tolist()))
+
+    def _look(self, row: int, place: tuple[int, ...]) -> None:
+        before, since = self._seen.get(row, ((), 0.0))
+        if place != before:
+            self._seen[row] = place, time.monotonic()
+        elif place[0] >= 0 and time.monotonic() - since > self._seconds:
+            self._seen[row] = place, float("inf")  # once is enough
+            where, seed, step, worker = place
+            say(
+                f"environment {where} of worker {worker} (seed {seed}, step {step}) has not returned for "
+                f"{self._seconds:g} s; the run waits for it"
+            )
+
+    def end(self) -> None:
+        """Nobody steps any more."""
+        self._over.set()

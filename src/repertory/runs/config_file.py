@@ -1,0 +1,140 @@
+"""`--config FILE`: options from a JSON or TOML file, or those of a run. Reading imports our errors only.
+
+The command line has the last word, then the file, then the environment's preset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repertory.errors import UserError
+
+if TYPE_CHECKING:
+    from repertory.runs.config import RunOptions
+
+OF_THE_CALL = ("name", "runs_dir", "dry_run", "quiet", "json", "config")
+"""What a run's own file says of where it was saved and what was shown: a new run has its own."""
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """What a file says; `of_run`: it is a run's own, which has every option, also those that nobody chose."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    of_run: bool = False
+    path: Path = Path()
+
+    def text(self, name: str) -> str:
+        """An option that is a word; empty if the file has none."""
+        value = self.values.get(name, "")
+        if not isinstance(value, str):
+            raise UserError(f"option {name!r} must be str, not {value!r}")
+        return value
+
+    def agent(self, topology: str) -> str:
+        """The agent to train by this topology, if the file says it; a run's own may only have been the usual one."""
+        from repertory.runs.presets import choose_agent
+
+        named = self.text("agent_name")
+        usual = self.of_run and named == choose_agent(self.text("topology"))
+        return "" if usual and topology != self.text("topology") else named
+
+    def options(self, environment: str, agent: str | None, topology: str) -> RunOptions:
+        """The preset's options with those of the file.
+
+        A run's own file for another environment, agent or topology gives only what differed from its preset: the rest
+        was not chosen for them.
+        """
+        from repertory.runs.config import change
+        from repertory.runs.presets import choose_agent, defaults
+
+        usual = defaults(environment, agent, topology)
+        asked = (environment, agent or choose_agent(topology), topology)
+        same = asked == tuple(self.text(name) for name in FIRST)
+        values = self.values if same or not self.of_run else _chosen(self.values)
+        options: RunOptions = change(usual, {name: value for name, value in values.items() if name not in FIRST})
+        return options
+
+    def require_trust(self, options: RunOptions, typed: Collection[Any]) -> None:
+        """Refuse options with code from a run's own file, unless this user trained with it or typed its name."""
+        from repertory.runs.trust import require_trust
+
+        if not self.of_run:
+            return  # the user's own words, as on the command line
+        module = (self.values.get("network") or {}).get("module")
+        if options.environment != self.values.get("environment") or options.environment in typed:
+            options = dataclasses.replace(options, environment="")
+        if options.network.module != module or module in typed:
+            options = dataclasses.replace(options, network=dataclasses.replace(options.network, module=None))
+        require_trust(options, self.path, "name it yourself, beside --config")
+
+
+FIRST = ("environment", "agent_name", "topology")
+
+
+def read(path: str | Path) -> ConfigFile:
+    """The options in a file; of a run's directory, those of its config.json."""
+    given = Path(path).expanduser()
+    path = given / "config.json" if given.is_dir() else given
+    values = _parsed(path)
+    of_run = isinstance(values.get("config"), dict)
+    if given.is_dir() and not of_run:
+        raise UserError(f"{given} is no run: its config.json has no options of one")
+    values = values["config"] if of_run else values
+    if isinstance(values.get("agent"), str):
+        values["agent_name"] = values.pop("agent")
+    nested = _nested(values)
+    if of_run:
+        nested = {name: value for name, value in nested.items() if name not in OF_THE_CALL}
+    elif "config" in nested:
+        raise UserError(f"{path} names another config: a file can't")
+    return ConfigFile(nested, of_run, path)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    if path.suffix not in (".json", ".toml"):
+        raise UserError(f"--config takes a .json or .toml file, or a run's directory, not {str(path)!r}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"--config can't read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"--config can't read {path} as {path.suffix[1:].upper()}: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no options: it must be an object of names and values")
+    return values
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Names as in Python: `env-steps` is `env_steps`, and `agent.n-step` is `n_step` of `agent`."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        first, _, rest = key.replace("-", "_").partition(".")
+        value = _nested({rest: value}) if rest else _nested(value) if isinstance(value, dict) else value
+        if isinstance(found.get(first), dict) and isinstance(value, dict):
+            value = {**found[first], **value}
+        found[first] = value
+    return found
+
+
+def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What in a run's options is not as its preset has it."""
+    from repertory.runs.config import from_dict, resolve, to_dict
+    from repertory.runs.presets import defaults
+
+    options = from_dict(values)
+    usual = resolve(defaults(options.environment, options.agent_name, options.topology))
+    return _differing(to_dict(options), to_dict(usual))
+
+
+def _differing(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {name: _differing(value, usual[name]) for name, value in values.items() if isinstance(value, dict)}
+    own = {name: value for name, value in values.items() if name not in inner and value != usual[name]}
+    return own | {name: value for name, value in inner.items() if value}

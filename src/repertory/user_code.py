@@ -1,0 +1,182 @@
+"""Code that the user wrote: found by name, or given as a Python object. Imports the standard library and our errors.
+
+A name is `path/file.py:function` or `package.module:function`. A callable that is given instead is carried by a
+`Given`, which is its name and so fits wherever a name does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from repertory.errors import UserError
+
+PRIVATE = "_repertory_file_"
+"""How the names of modules begin that were imported from a file; no other process knows them."""
+NOTEBOOK = re.compile(r"ipykernel_\d+|<ipython-input")
+
+
+class Given(str):
+    """The name of a callable that was given in place of a name, with the callable.
+
+    cloudpickle carries the callable into other processes. A file only ever gets the name: `module:function` if the
+    callable can be imported again, else its own name in angle brackets.
+    """
+
+    _call: Any
+    _pickled: bytes | None
+
+    def __new__(cls, name: str, call: Any = None, pickled: bytes | None = None) -> Given:
+        """With the callable, or with what cloudpickle made of it elsewhere."""
+        made = super().__new__(cls, name)
+        made._call, made._pickled = call, pickled
+        return made
+
+    @property
+    def call(self) -> Any:
+        """The callable."""
+        if self._call is None and self._pickled is not None:
+            try:
+                self._call = pickle.loads(self._pickled)
+            except Exception as error:
+                raise UserError(
+                    f"{self} can't be loaded in another process: {type(error).__name__}: {error}; write it into a "
+                    "file and give its name, file.py:function"
+                ) from error
+        return self._call
+
+    def pickled(self) -> bytes:
+        """For other processes; made once. A sentence if that can't be done."""
+        if self._pickled is None:
+            import cloudpickle
+
+            try:
+                self._pickled = cloudpickle.dumps(self._call)
+            except Exception as error:
+                raise UserError(
+                    f"{self} can't be sent to other processes: {type(error).__name__}: {error}; make what it needs "
+                    "inside the function, or write it into a file and give its name, file.py:function"
+                ) from error
+        return self._pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its name, and the callable as bytes that are read when it is first called."""
+        return Given, (str(self), None, self.pickled())
+
+    def __deepcopy__(self, _memo: Any) -> Given:
+        return self
+
+
+def name_of(value: Callable[..., Any]) -> str:
+    """`module:function` if the callable can be imported by it, else its own name in angle brackets."""
+    return _import_path(value) or f"<{_title(value)}>"
+
+
+def is_lost(name: str) -> bool:
+    """Whether a name from a file stands for a Python object that nobody has given again."""
+    return name.startswith("<") and not isinstance(name, Given)
+
+
+def _import_path(value: Callable[..., Any]) -> str:
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not module or not name or "<" in name or module in ("__main__", "__mp_main__") or module.startswith(PRIVATE):
+        return ""
+    importable = locate(module) is not None and attribute(sys.modules.get(module), name) == value
+    return f"{module}:{name}" if importable else ""
+
+
+def _title(value: Any) -> str:
+    while isinstance(value, functools.partial):
+        value = value.func
+    name = getattr(value, "__name__", type(value).__name__)
+    return name if name != "<lambda>" else _place_of(value)
+
+
+def _place_of(function: Any) -> str:
+    """A lambda by where it stands."""
+    code = function.__code__
+    if NOTEBOOK.search(code.co_filename):
+        return "lambda in a notebook cell"
+    return f"lambda at {Path(code.co_filename).name.strip('<>')}:{code.co_firstlineno}"
+
+
+def attribute(module: Any, name: str) -> Any:
+    """What a module has under a name, which may have dots; None if nothing."""
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def split(name: str) -> tuple[str, str]:
+    """File or module, and what to take from it; the first is empty if the name has no colon."""
+    place, _, last = name.rpartition(":")
+    return place, last
+
+
+def is_file(place: str) -> bool:
+    """Whether that is a file, not a module."""
+    return place.endswith(".py")
+
+
+def locate(module: str) -> str | None:
+    """Where a module's package lies; looked up, not run. None if there is none."""
+    before = list(sys.path)
+    _look_here()
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path[:] = before  # else whoever filled this directory could slip in modules that are imported later
+    if spec is None:
+        return None
+    return spec.origin or ":".join(spec.submodule_search_locations or [])
+
+
+def code_named(name: str) -> str | None:
+    """The code that a name makes us run, with its place on this machine; None if it names none, or none is there."""
+    place, last = split(name)
+    if is_file(place):
+        return f"{Path(place).resolve()}:{last}" if Path(place).is_file() else None
+    origin = locate(place) if place else None
+    return None if origin is None else f"{name} ({origin})"
+
+
+def import_module(name: str) -> ModuleType:
+    """A module, also one in the current directory."""
+    _look_here()
+    return importlib.import_module(name)
+
+
+def _look_here() -> None:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def load_file(path: Path) -> ModuleType:
+    """The file as a module of a private name, imported again only after it has changed."""
+    path = path.resolve()
+    key = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    name = f"{PRIVATE}{key}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

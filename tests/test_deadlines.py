@@ -1,0 +1,122 @@
+"""Environments that hang in the driver: each wait ends, and what hung is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import repertory
+from commands import result, until, words
+from repertory.errors import EnvironmentFailure, UserError
+from repertory.experience import deadlines, environments
+from repertory.experience.deadlines import SETTING, bounded, doing
+
+HANGING = f"{Path(__file__).parent / 'fault_environments.py'}:hanging"
+SHORT = words(
+    "--env-steps 300 --eval-episodes 1 --eval-max-steps 20 --network.hidden 8 --name run --quiet "
+    "--agent.batch-size 8 --agent.learning-starts 100 --agent.replay-ratio 1"
+)
+
+
+def started(place: Path, *options: str, seconds: float = 60) -> subprocess.Popen[str]:
+    """`repertory train` of an environment that hangs."""
+    with (place / "said.txt").open("w") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "repertory", "train", HANGING, *SHORT, *options],
+            cwd=place,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, SETTING: str(seconds)},
+            text=True,
+        )
+
+
+@pytest.mark.parametrize(
+    ("where", "native", "what"),
+    [("building", False, "building"), ("reset", False, "reset() of"), ("building", True, "building")],
+)
+def test_environment_that_hangs_before_the_start_ends_the_command_with_a_sentence(
+    tmp_path: Path, where: str, native: bool, what: str
+) -> None:
+    process = started(tmp_path, "--env-option", f"where={where}", f"native={str(native).lower()}", seconds=0.5)
+    assert process.wait(60) == 2
+    said = (tmp_path / "said.txt").read_text()
+    remedy = f"mend the environment, or set {SETTING} if it needs longer"
+    assert said.splitlines()[-1] == f"repertory: {what} {HANGING} did not end within 0.5 s; {remedy}"
+    assert ("fault_environments.py" in said.rpartition("repertory: ")[0]) == (not native), (
+        "where it was, if that is known"
+    )
+
+
+def test_native_close_that_hangs_is_left_behind_and_the_run_is_made(tmp_path: Path) -> None:
+    process = started(tmp_path, "--env-option", "where=close", "native=true")
+    assert process.wait(120) == 0
+    said = (tmp_path / "said.txt").read_text()
+    assert said.count(f"close() of {HANGING} did not return within 5 s; it is left behind") >= 2, "before and after"
+    assert result(tmp_path / "runs/run")["status"] == "completed"
+
+
+def test_step_that_does_not_return_is_said_while_the_run_waits_for_it(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    process = started(tmp_path, "--env-option", "where=step", f"mark={mark}", "--company.heartbeat-s", "0.5")
+    said = tmp_path / "said.txt"
+    try:
+        until(lambda: "has not returned" in said.read_text() or process.poll() is not None, what="a word of it")
+        mark.unlink()
+        assert process.wait(60) == 0, said.read_text()
+    finally:
+        process.kill()
+    assert "environment 0 of worker 0 (seed " in said.read_text()
+    assert ", step 1) has not returned for 0.5 s; the run waits for it" in said.read_text()
+
+
+def test_close_that_hangs_or_raises_keeps_nobody(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(deadlines, "CLOSE_S", 0.2)
+    options = {"where": "close"}
+    assert environments.describe(HANGING, options).actions == 2
+    assert capsys.readouterr().err.count("did not return within 0.2 s; it is left behind") == 1
+    wishes = {"env_steps": 200, "eval_episodes": 1, "eval_max_steps": 5, "quiet": True, "env_option": ("where=close",)}
+    for topology, engine in (("single", "inline"), ("collectors", "inline")):
+        made = {"topology": topology, "engine": engine, "runs_dir": tmp_path, "name": topology}
+        run = repertory.train(HANGING, **wishes, **made)
+        assert run.result["status"] == "completed"
+        assert repertory.evaluate(run, episodes=1)["episodes"] == 1
+    assert capsys.readouterr().err.count("it is left behind") >= 6
+    deadlines.close_within("x", [lambda: 1 / 0])
+    assert capsys.readouterr().err == "close() of x raised ZeroDivisionError: division by zero\n"
+
+
+def test_deadline_is_that_of_each_thing_and_not_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "0.4")
+    with bounded():
+        for _ in range(4):
+            with doing("a part"):
+                time.sleep(0.2)
+    with pytest.raises(EnvironmentFailure, match=r"^a part did not end within 0.4 s"), bounded(), doing("a part"):
+        time.sleep(60)
+    with bounded():
+        time.sleep(0.6)  # nothing was asked of an environment
+
+
+def test_environment_can_not_catch_the_end_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "0.2")
+    with pytest.raises(EnvironmentFailure), bounded(), doing("a part"):  # noqa: PT012
+        try:
+            threading.Event().wait(60)
+        except Exception:
+            time.sleep(60)
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan"])
+def test_deadline_that_is_no_time_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, given)
+    with pytest.raises(UserError, match="must be a number of seconds above 0"):
+        environments.describe("CartPole-v1")

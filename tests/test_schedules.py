@@ -1,0 +1,156 @@
+"""Schedules count env steps, on every topology: however few steps an update learns from, the learning rate lasts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from commands import rows
+from companies import company, play, roles, small_plan, weights_of
+from repertory import api
+from repertory.agents.agent import Learned, LearnerState, Transitions
+from repertory.agents.q_learning import learn_in_scan
+from repertory.engines.inline import InlineEngine
+from repertory.roles.rank import Rank
+from repertory.topologies import TOPOLOGIES
+
+STEPS = 600
+FALLING = {"learning_rate_steps": STEPS}
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("hogwild", {"method": "n_step_q"}),
+    ("hogwild", {"method": "sarsa"}),
+    ("hogwild", {"method": "replay"}),
+    ("parameter_server", {"mode": "synchronous", "shards": 2}),
+    ("impala", {"learners": 2}),
+]
+COMPANIES = [(name, {}) for name in sorted(set(TOPOLOGIES) - {"single"})] + OTHERS
+
+
+@pytest.mark.parametrize(("topology", "options"), COMPANIES, ids=str)
+def test_weights_change_until_the_learning_rate_is_0_and_no_longer(topology: str, options: dict[str, Any]) -> None:
+    """One environment a worker, so that episodes of about 20 steps cut segments short and cost rows of unrolls."""
+    wishes = {"envs_per_actor": 2 if topology == "sample_factory" else 1, "actors": 4, "env_steps": 2 * STEPS}
+    with closing(company(topology, options, FALLING, **wishes)) as rehearsal:
+        moved = told = 0
+
+        def watch() -> None:
+            nonlocal moved, told
+            made = rehearsal.counters.updates
+            if made > watched["updates"] and 0.9 * STEPS < rehearsal.counters.env_steps < STEPS:
+                moved += not np.array_equal(watched["weights"], weights_of(rehearsal))
+                told += 1
+            watched.update(updates=made, weights=weights_of(rehearsal).copy())
+
+        watched: dict[str, Any] = {"updates": 0, "weights": weights_of(rehearsal).copy()}
+        play(rehearsal, STEPS, watch)
+        assert moved == told > 0
+        play(rehearsal, STEPS + 40)  # ranks count their own steps; what is under way comes to its end
+        before, updates = weights_of(rehearsal).copy(), rehearsal.counters.updates
+        play(rehearsal, 2 * STEPS - 40)
+        assert rehearsal.counters.updates > updates
+        np.testing.assert_array_equal(weights_of(rehearsal), before)
+        assert rehearsal.metrics()["learning_rate"] == 0.0
+
+
+def test_weights_of_a_single_learner_change_until_the_learning_rate_is_0_and_no_longer() -> None:
+    plan = small_plan("single", None, FALLING, actors=1, envs_per_actor=2, env_steps=2 * STEPS)
+    with closing(InlineEngine(plan, plan.make_agent())) as engine:
+        engine.start()
+        seen = []
+        for _ in engine.rounds():
+            seen.append((engine.counters.env_steps, np.array(engine.learner.learned.weights)))
+            if engine.counters.env_steps >= 2 * STEPS:
+                break
+        late = [weights for env_steps, weights in seen if 0.9 * STEPS < env_steps < STEPS]
+        after = [weights for env_steps, weights in seen if env_steps >= STEPS]
+        assert not np.array_equal(late[0], late[-1])
+        assert all(np.array_equal(weights, after[0]) for weights in after)
+        assert engine.metrics()["learning_rate"] == 0.0
+
+
+@pytest.mark.parametrize("steps", [0, 1000])
+def test_learning_rate_falls_linearly_to_its_end_or_stays(steps: int) -> None:
+    wishes = {"learning_rate": 1e-2, "learning_rate_end": 2e-3, "learning_rate_steps": steps}
+    for topology in ("single", "impala"):
+        plan = small_plan(topology, None, wishes, actors=1 if topology == "single" else 2)
+        rates = [plan.learning_rate(env_steps) for env_steps in (0, 250, 500, 1000, 5000)]
+        assert rates == pytest.approx([1e-2, 8e-3, 6e-3, 2e-3, 2e-3] if steps else [1e-2] * 5)
+
+
+def test_updates_take_the_learning_rate_that_they_are_given() -> None:
+    """RMSProp's statistics do not depend on it, so steps are in proportion."""
+    for topology in ("single", "impala"):
+        plan = small_plan(topology, None, {"optimizer": "shared_rmsprop"}, actors=1 if topology == "single" else 2)
+        agent = plan.make_agent()
+        gradient = jnp.asarray(np.random.default_rng(0).normal(size=agent.layout.size), jnp.float32)
+        start = np.asarray(agent.init(0).weights)
+        whole = np.asarray(agent.apply(agent.init(0), gradient).weights) - start
+        assert np.abs(whole).min() > 0
+        for share in (0.0, 0.5, 2.0):
+            rate = share * plan.options.learning_rate
+            step = np.asarray(agent.apply(agent.init(0), gradient, rate).weights) - start
+            np.testing.assert_allclose(step, share * whole, rtol=1e-3, atol=1e-6)
+            change, _, finite = agent.change(agent.init(0), agent.shorten(gradient), rate)
+            assert finite
+            np.testing.assert_allclose(change, step, rtol=1e-3, atol=1e-6)
+
+
+def test_another_learning_rate_compiles_nothing_anew() -> None:
+    traced = []
+
+    def gradient(weights: jax.Array, _target: Any, batch: Transitions, _key: Any) -> tuple[jax.Array, Learned]:
+        traced.append(weights.shape)
+        told = jnp.mean(jnp.asarray(batch.reward))
+        return jnp.ones_like(weights), Learned(told, jnp.asarray(batch.reward), told, told, told)
+
+    def apply(state: LearnerState, vector: jax.Array, rate: Any) -> LearnerState:
+        return state._replace(weights=state.weights - rate * vector)
+
+    plan = small_plan("single", actors=1)
+    learn, state = learn_in_scan(gradient, apply, 1.0), plan.make_agent().init(0)
+    start = np.array(state.weights)
+    nothing = np.zeros((2, 3), np.float32)
+    batch = Transitions(nothing, nothing, nothing, nothing, nothing, nothing, None, nothing)
+    for rate in (0.5, 0.25, 0.125):
+        state, _ = learn(state, batch, rate)
+    np.testing.assert_allclose(state.weights, start - 2 * (0.5 + 0.25 + 0.125), rtol=1e-5)
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize(("topology", "options"), [("all_reduce", {}), ("impala", {"learners": 2})])
+def test_ranks_stay_bit_equal_whatever_learning_rate_each_would_use(topology: str, options: dict[str, Any]) -> None:
+    with closing(company(topology, options, FALLING, env_steps=STEPS, envs_per_actor=2)) as rehearsal:
+        ranks: list[Rank] = roles(rehearsal, Rank)
+        for rank in ranks[1:]:
+            rank.rate = lambda number=rank.rank: float(number)  # type: ignore[misc]
+        play(rehearsal)
+        rehearsal.settle()
+        assert ranks[0].version > 5
+        for rank in ranks[1:]:
+            assert rank.version == ranks[0].version
+            np.testing.assert_array_equal(rank.learned.weights, ranks[0].learned.weights)
+
+
+def falling_rates(run: Any) -> list[tuple[int, float]]:
+    return [(row["env_steps"], row["learning_rate"]) for row in rows(run.directory)]
+
+
+def test_the_learning_rate_is_logged_and_ends_where_it_was_asked_to(tmp_path: Any) -> None:
+    run = api.train(
+        "CartPole-v1",
+        env_steps=1_000,
+        log_every=100,
+        envs_per_actor=1,
+        runs_dir=str(tmp_path),
+        quiet=True,
+        agent_options={"learning_rate": 1e-3, "learning_rate_end": 1e-4, "learning_rate_steps": 800},
+    )
+    told = falling_rates(run)
+    assert len(told) >= 10
+    for env_steps, rate in told:
+        assert rate == pytest.approx(1e-3 - 9e-4 * min(1.0, env_steps / 800))
