@@ -154,10 +154,10 @@ def test_run_that_an_environment_ends_in_one_thread_is_told_and_settles(topology
 
 
 def failed(mark: Path) -> ProcessesEngine:
-    """A company at work, whose collectors have failed more often than they may."""
+    """A company at work, whose collectors have failed more often than they may, after a first saving of the learner."""
     engine: ProcessesEngine = engine_of("collectors", "processes", mark, "collector")
     engine.start()
-    play(engine, lambda: engine.counters.updates >= 20)
+    play(engine, lambda: engine.counters.updates >= 20 and engine.stage.safe().load().updates > 0)
     mark.touch()
     with pytest.raises(CompanyFailed, match="failed 2 times without getting to work"):
         play(engine, lambda: False)

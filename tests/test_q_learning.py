@@ -520,12 +520,12 @@ def test_every_update_has_noise_of_its_own(in_slices: bool, size: int) -> None:
 
     def gradient(weights: jax.Array, _: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
         noise = jax.random.normal(key, ())
-        return weights * 0.0, Learned(noise, jnp.abs(batch.reward), jnp.zeros(()), jnp.zeros(()))
+        return weights * 0.0, Learned(noise, jnp.abs(batch.reward), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
-    def apply(state: LearnerState, _: jax.Array) -> LearnerState:
+    def apply(state: LearnerState, _vector: jax.Array, _rate: float) -> LearnerState:
         return state._replace(updates=state.updates + 1)
 
-    learn = (learn_in_slices if in_slices else learn_in_scan)(gradient, apply)
+    learn = (learn_in_slices if in_slices else learn_in_scan)(gradient, apply, start=1.0)
     state, found = begin(agent_of(PLAIN)), []
     for count in (3, 1, 2):
         state, learned = learn(state, stacked(*[make_batch(size=size)] * count))

@@ -66,8 +66,8 @@ def engine_of(topology: str, agent: dict[str, Any], company: dict[str, Any], lim
         defaults("Table-v0", "sarsa", topology),
         {
             "engine": "inline",
-            "actors": 2,
-            "envs_per_actor": 4,
+            "actors": 1 if topology == "single" else 2,
+            "envs_per_actor": 8 if topology == "single" else 4,
             "env_steps": env_steps,
             "env_option": (f"limit={limit}",),
             "network": {"hidden": [16]},

@@ -116,7 +116,7 @@ class Ticket:
         self.size, self.count = size, 0
         self.returned: list[tuple[int, float]] = []
 
-    def sample(self, size: int, rng: Any, importance: float = 0.0) -> Sample:  # noqa: ARG002
+    def sample(self, size: int, rng: Any, importance: float = 0.0, batches: int = 1) -> Sample:  # noqa: ARG002
         assert size == self.size
         ids = self.count * size + np.arange(size)
         self.count += 1
