@@ -223,12 +223,19 @@ def test_manifest_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     assert "not a checkpoint of repertory" in sentence(path)
 
 
+def test_older_format_names_both_versions(tmp_path: Path) -> None:
+    path = save(tmp_path)
+    forge(path, format_version=1, repertory="0.0.9")
+    assert "has checkpoint format 1 (of repertory 0.0.9) but repertory " in sentence(path)
+    assert f" reads format {checkpoint.FORMAT_VERSION}; train again, or use that version" in sentence(path)
+
+
 def test_newer_format_names_both_versions_and_still_counts_as_latest(tmp_path: Path) -> None:
     save(tmp_path, step=1)
     path = save(tmp_path, step=2)
     forge(path, format_version=checkpoint.FORMAT_VERSION + 1, repertory="99.1")
     text = sentence(path)
     assert f"format {checkpoint.FORMAT_VERSION + 1}" in text
-    assert f"up to format {checkpoint.FORMAT_VERSION}" in text
+    assert f"reads format {checkpoint.FORMAT_VERSION}; upgrade repertory" in text
     assert "99.1" in text
     assert checkpoint.latest(tmp_path) == path

@@ -84,6 +84,17 @@ def test_bash_completes(bash: Path, typed: str, completed: str | None) -> None:
         assert found == completed.split()
 
 
+def test_names_of_runs_are_never_expanded_by_the_shell(bash: Path, tmp_path: Path) -> None:
+    for name in ("$(touch hacked)", "two words"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    ask = "COMP_WORDS=(repertory evaluate '') COMP_CWORD=2; _repertory; printf '%s\\n' \"${COMPREPLY[@]}\" | sort"
+    command = ["bash", "--norc", "-c", f"source {bash}; {ask}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert done.stdout.splitlines() == ["$(touch hacked)", "two words"], done.stderr
+    assert not (tmp_path / "hacked").exists()
+    assert not (tmp_path / "runs/hacked").exists()
+
+
 def test_tab_in_a_terminal_completes_without_starting_python(bash: Path) -> None:
     terminal, end = pty.openpty()
     shell = subprocess.Popen(

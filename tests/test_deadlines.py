@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 import repertory
@@ -120,3 +121,26 @@ def test_deadline_that_is_no_time_is_refused(given: str, monkeypatch: pytest.Mon
     monkeypatch.setenv(SETTING, given)
     with pytest.raises(UserError, match="must be a number of seconds above 0"):
         environments.describe("CartPole-v1")
+
+
+@pytest.mark.parametrize("close", [lambda: time.sleep(30), lambda: 1 / 0], ids=["hangs", "raises"])
+def test_callable_whose_environment_does_not_close_trains(
+    close: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    class Open(gym.Wrapper[Any, Any, Any, Any]):
+        def __init__(self) -> None:
+            super().__init__(gym.make("CartPole-v1"))
+
+        def close(self) -> None:
+            close()
+
+    monkeypatch.setattr(deadlines, "CLOSE_S", 0.2)
+    run = repertory.train(Open, env_steps=100, eval_episodes=1, eval_max_steps=5, quiet=True, runs_dir=tmp_path)
+    assert run.result["status"] == "completed"
+    assert "close() of <" in capsys.readouterr().err
+
+
+def test_callable_that_does_not_return_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(SETTING, "0.3")
+    with pytest.raises(EnvironmentFailure, match=r"building <lambda .*> did not end within 0.3 s"):
+        repertory.train(lambda: time.sleep(60), env_steps=100, runs_dir=tmp_path)

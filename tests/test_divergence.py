@@ -49,3 +49,17 @@ def test_run_that_diverges_says_so_in_view_result_and_events(
     assert "learning diverges" in result(tmp_path / "runs/run")["warnings"][0]
     events = [json.loads(line)["event"] for line in (tmp_path / "runs/run/events.jsonl").read_text().splitlines()]
     assert any("learning diverges" in event for event in events)
+
+
+def test_gradients_that_are_not_finite_are_warned_of_though_nothing_else_can_be_measured() -> None:
+    watch = Divergence()
+    lines = [{"episode_return": 9.0, "loss": None, "skipped_updates": 100 * line} for line in range(9)]
+    said = [watch.look(line) for line in lines]
+    assert [warning for warning in said if warning] == watch.warnings
+    assert "warning: learning diverges: 300 gradients were not finite; lower" in watch.warnings[0]
+
+
+def test_values_are_not_judged_before_an_episode_has_ended() -> None:
+    watch = Divergence()
+    for _ in range(50):
+        assert watch.look({"episode_return": None, "value_mean": 100.0, "skipped_updates": 0}) is None

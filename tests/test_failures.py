@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import repertory
 from repertory.engines import make_engine, processes
+from repertory.engines.inline import InlineEngine
 from repertory.engines.processes import ProcessesEngine
 from repertory.engines.supervisor import CompanyFailed
 from repertory.errors import EnvironmentFailure
@@ -211,3 +213,20 @@ def test_company_that_failed_settles_without_those_who_do_not_come_to_rest(
         state = engine.settle()
         assert 0 < state["updates"] == engine.stage.safe().load().updates, "what was put away counts"
         assert engine.counters.updates == state["updates"]
+
+
+def test_what_happens_while_the_last_checkpoint_is_made_is_among_the_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = InlineEngine.settle
+
+    def failing(engine: InlineEngine) -> dict[str, Any]:
+        engine._notes.append("collector 1 was ended by SIGKILL; started again")
+        return settle(engine)
+
+    monkeypatch.setattr(InlineEngine, "settle", failing)
+    run = repertory.train(
+        "CartPole-v1", env_steps=200, checkpoint_every=1000, eval_episodes=1, quiet=True, runs_dir=tmp_path
+    )
+    events = (run.directory / "events.jsonl").read_text()
+    assert "collector 1 was ended by SIGKILL" in events

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from commands import Command, words
+from repertory.runs import checkpoint
 
 
 def limited(place: Path, soft: int, hard: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -43,3 +44,39 @@ def test_disk_that_is_full_before_the_start_is_one_sentence_and_takes_no_name(tm
         "repertory: runs/run cannot be written: File too large; make room, or choose another --runs-dir\n"
     )
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_disk_that_is_full_at_a_resume_is_one_sentence(tmp_path: Path) -> None:
+    wishes = words("train CartPole-v1 --env-steps 3000 --log-every 50 --checkpoint-every 1000 --name run --quiet")
+    assert Command(tmp_path, *wishes).wait() == 0
+    size = (tmp_path / "runs/run/metrics.jsonl").stat().st_size
+    first = checkpoint.manifest(checkpoint.whole(tmp_path / "runs/run/checkpoints")[0])["step"]
+    assert first < 2500
+    resume = words(f"resume run --env-steps 4000 --from {first} --quiet")
+    run = Command(tmp_path, *resume, file_bytes=size // 4)
+    assert run.wait() == 2, run.err
+    assert "metrics.jsonl cannot be written: File too large; make room, then try again" in run.err
+    assert "Traceback" not in run.err
+
+
+CLOSES = """
+import gymnasium as gym
+from pathlib import Path
+
+class Closes(gym.Wrapper):
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+
+    def close(self):
+        with Path("closed.txt").open("a") as file:
+            file.write("closed ")
+"""
+
+
+def test_environments_of_a_run_that_is_refused_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "closes.py").write_text(CLOSES)
+    (tmp_path / "runs/taken").mkdir(parents=True)
+    run = Command(tmp_path, *words("train closes.py:Closes --envs-per-actor 3 --env-steps 100 --name taken --quiet"))
+    assert run.wait() == 2
+    assert "runs/taken exists" in run.err
+    assert len((tmp_path / "closed.txt").read_text().split()) >= 1 + 3

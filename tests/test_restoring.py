@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import repertory
 from commands import result, words
 from repertory import cli
 from repertory.runs import checkpoint
@@ -92,12 +93,16 @@ def test_resume_goes_on_from_the_newest_unless_asked_otherwise(run: Path, capsys
     assert not list(run.glob("metrics.before-resume-*"))
 
 
-def test_resume_from_exact_without_one_starts_at_the_beginning(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["resume run --env-steps 1400 --from exact", "evaluate run --checkpoint exact"])
+def test_exact_checkpoint_that_is_not_there_is_one_sentence_and_the_others_stay(
+    run: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in checkpoint.whole(run / "checkpoints")[:-1]:
         shutil.rmtree(path)
-    assert cli.main(["resume", "run", "--env-steps", "1400", "--from", "exact", "--quiet"]) == 0
-    assert "there is no exact checkpoint to go on from: starting at env step 0" in capsys.readouterr().err
-    assert len(result(run)["evaluations"]) > 3
+    assert cli.main(command.split()) == 2
+    sentence = "repertory: runs/run has no exact checkpoint; there are checkpoints of env steps: 1300\n"
+    assert capsys.readouterr().err.endswith(sentence)
+    assert steps(run) == [1300]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,9 @@ def test_damaged_newest_checkpoint_gives_way_and_is_named(run: Path, capsys: pyt
     assert f"{newest.name}" in said
     assert "is damaged: its checksum is" in said
     assert "taking step-000000001200 instead" in said
+    assert repertory.load(run).weights.size
+    assert repertory.evaluate(run, episodes=1)["episodes"] == 1
+    assert capsys.readouterr().err.count("taking step-000000001200 instead") == 2, "Python is told as well"
     assert cli.main(["resume", "run", "--env-steps", "1400", "--quiet"]) == 0
     assert "going on from env step 1,200" in capsys.readouterr().err
 

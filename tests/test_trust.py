@@ -280,3 +280,23 @@ def test_a_study_that_somebody_has_changed_makes_no_run(place: Path, capsys: pyt
     shutil.rmtree(study / "runs")
     assert "it names other code: theirs.py:build" in refusal(capsys, *command)
     assert not Path("imported.txt").exists()
+
+
+def test_one_file_with_environment_and_network_is_trusted_with_the_options_it_was_trained_with(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("mine.py:make")
+    edit(Path("runs/run"), env_option=["render_mode=human"], module="./mine.py:make")
+    assert f"{place}/mine.py:make" in refusal(capsys, *EVALUATE)
+
+
+@pytest.mark.parametrize("module", ["__main__", "__mp_main__"])
+def test_the_running_program_is_no_code_of_a_run(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds this very command line: a run could have anything trained."""
+    train("CartPole-v1")
+    edit(Path("runs/run"), environment=f"{module}:main", env_option=['arguments=["train", "mine.py:make"]'])
+    refusal(capsys, *EVALUATE)
+    refusal(capsys, *EVALUATE, "--trust")
+    refusal(capsys, "train", "--config", "runs/run", "--dry-run")
+    refusal(capsys, "train", f"{module}:main", "--dry-run")
+    assert not Path("imported.txt").exists()

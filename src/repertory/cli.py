@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -83,10 +84,6 @@ def _has_foreign_frame(error: BaseException) -> bool:
 def _refuse(sentence: str) -> int:
     print(f"repertory: {sentence}", file=sys.stderr)
     return 2
-
-
-def _say(text: str) -> None:
-    print(f"repertory: {text}", file=sys.stderr)
 
 
 def _print_json(value: Any) -> None:
@@ -177,7 +174,7 @@ def _conclude(result: dict[str, Any], as_json: bool) -> int:
     else:
         score = "none" if result["score"] is None else f"{result['score']:.1f}"
         if result["unfinished_episodes"]:
-            score += f" ({result['unfinished_episodes']} episodes of the evaluation were cut off: time was up)"
+            score += _cut_off(result)
         print(
             f"{result['status']}: score {score} after {result['env_steps']:,} env steps and "
             f"{result['updates']:,} updates in {result['seconds']:.1f} s (start-up {result['startup_s']:.1f} s)"
@@ -187,10 +184,18 @@ def _conclude(result: dict[str, Any], as_json: bool) -> int:
         print(f"the run lies in {result['directory']}")
         best = result["best"]
         if best is not None and best["mean"] > (-math.inf if result["score"] is None else result["score"]):
-            name = Path(result["directory"]).name
             print(f"best: score {best['mean']:.1f} at {best['env_steps']:,} env steps", end="; ")
-            print(f"play it with: repertory evaluate {name} --checkpoint best")
+            print(f"play it with: repertory evaluate {shlex.quote(result['directory'])} --checkpoint best")
     return INTERRUPTED if result["status"] == "interrupted" else 0
+
+
+def _cut_off(result: dict[str, Any]) -> str:
+    """Which evaluation the score is of, where the last one was cut off."""
+    last = result["evaluations"][-1]
+    many = f"{result['unfinished_episodes']} of {last['episodes']} episodes of the last evaluation were cut off"
+    if result["score_env_steps"] == last["env_steps"]:
+        return f" ({many}: time was up)"
+    return f" (of env step {result['score_env_steps']:,}; {many} at a mean of {last['mean']:.1f}: time was up)"
 
 
 def resume(arguments: list[str]) -> int:
@@ -229,7 +234,7 @@ def evaluate(arguments: list[str]) -> int:
     supplied = Supplied(options.environment, options.network_module, options.trust)
     with hushed(options.quiet or options.json):
         path = RunDirectory.open(options.run, options.runs_dir).path
-        player = load_player(path, supplied, options.checkpoint, _say)
+        player = load_player(path, supplied, options.checkpoint)
         film = None if options.record is None else player.record(options.record, options.seed)
         result = player.evaluate(options.episodes, options.seed).summary()
     if film is not None:

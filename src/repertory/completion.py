@@ -136,7 +136,10 @@ def _bash() -> str:
             *options,
             '  esac; elif [[ -z $words && $previous != -* ]]; then case "${COMP_WORDS[1]}" in',
             *plain,
-            f'    {"|".join(OF_RUNS)}) words="$(cd runs 2>/dev/null && compgen -d)" ;;',
+            # Names of directories are somebody's text: never through -W, which expands it.
+            f"    {'|'.join(OF_RUNS)})",
+            '      mapfile -t COMPREPLY < <(cd runs 2>/dev/null && compgen -d -- "$cur")',
+            "      return ;;",
             "  esac; fi",
             '  COMPREPLY=($(compgen -W "$words" -- "$cur"))',
             "}",

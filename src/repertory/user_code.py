@@ -22,6 +22,7 @@ from repertory.errors import UserError
 
 PRIVATE = "_repertory_file_"
 """How the names of modules begin that were imported from a file; no other process knows them."""
+PROGRAM = ("__main__", "__mp_main__")
 NOTEBOOK = re.compile(r"ipykernel_\d+|<ipython-input")
 
 
@@ -88,9 +89,9 @@ def is_lost(name: str) -> bool:
 
 def _import_path(value: Callable[..., Any]) -> str:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not module or not name or "<" in name or module in ("__main__", "__mp_main__") or module.startswith(PRIVATE):
+    if not module or not name or "<" in name or module in PROGRAM or module.startswith(PRIVATE):
         return ""
-    importable = locate(module) is not None and attribute(sys.modules.get(module), name) == value
+    importable = bool(locate(module)) and attribute(sys.modules.get(module), name) == value
     return f"{module}:{name}" if importable else ""
 
 
@@ -129,13 +130,13 @@ def is_file(place: str) -> bool:
 
 
 def locate(module: str) -> str | None:
-    """Where a module's package lies; looked up, not run. None if there is none."""
+    """Where a module's package lies; looked up, not run. None if there is none, "" if nobody knows where it lies."""
     before = list(sys.path)
     _look_here()
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
-        return None
+        return ""
     finally:
         sys.path[:] = before  # else whoever filled this directory could slip in modules that are imported later
     if spec is None:
@@ -149,11 +150,13 @@ def code_named(name: str) -> str | None:
     if is_file(place):
         return f"{Path(place).resolve()}:{last}" if Path(place).is_file() else None
     origin = locate(place) if place else None
-    return None if origin is None else f"{name} ({origin})"
+    return None if origin is None else f"{name} ({origin or 'of unknown origin'})"
 
 
 def import_module(name: str) -> ModuleType:
-    """A module, also one in the current directory."""
+    """A module, also one in the current directory; never the program that runs, which holds whatever it likes."""
+    if name.partition(".")[0] in PROGRAM:
+        raise ModuleNotFoundError(f"{name} is the program itself", name=name)
     _look_here()
     return importlib.import_module(name)
 

@@ -220,11 +220,18 @@ class Lanes:
     @property
     def filled(self) -> int:
         """Slots that were written in the fullest lane, the one at its head included; all beyond them are zeros."""
-        return min(self.length, int(self.head.max(initial=0)) + 1)
+        return self._filled(self.head)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What was written, as views, for a checkpoint: a replay that has room for more is saved without that room."""
-        return self._first(self.filled)
+        """What was written, as views, for a checkpoint: a replay that has room for more is saved without that room.
+
+        Counts are copied, those that others limit last: of a run that failed, somebody may still be writing.
+        """
+        counts = {name: self.arrays[name].copy() for name in ("start", "head")}
+        return self._first(self._filled(counts["head"])) | counts
+
+    def _filled(self, head: Indices) -> int:
+        return min(self.length, int(np.max(head, initial=0)) + 1)
 
     def _first(self, slots: int) -> dict[str, NDArray[Any]]:
         """The arrays with the first slots of each lane only."""
@@ -233,8 +240,7 @@ class Lanes:
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what a checkpoint holds."""
-        filled = min(self.length, int(np.max(state["head"], initial=0)) + 1)
-        for name, array in self._first(filled).items():
+        for name, array in self._first(self._filled(state["head"])).items():
             if state[name].shape != array.shape or state[name].dtype != array.dtype:
                 raise UserError(
                     f"the checkpoint's {name} has shape {state[name].shape}, this run needs {array.shape}; "

@@ -26,7 +26,7 @@ from gymnasium.wrappers import ClipReward
 
 from repertory.errors import EnvironmentFailure, UserError, nearest
 from repertory.experience import atari, minatar_games
-from repertory.experience.deadlines import doing
+from repertory.experience.deadlines import Overdue, bounded, close_within, doing
 from repertory.experience.recipes import Recipe, portable
 from repertory.experience.stepping import missing_dependency, raised
 from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
@@ -141,10 +141,13 @@ def _remade(env: Any) -> str:
 def _registered_as(source: Source, options: Mapping[str, Any]) -> str:
     """The id of what a callable makes; empty if it has none, or fails: that is told when it is needed."""
     try:
-        env = source.build(options)
-    except UserError:
+        with bounded():
+            env = source.build(options)
+    except UserError as error:
+        if isinstance(error.__cause__, Overdue):
+            raise
         return ""
-    env.close()
+    close_within(source.name, [env.close])
     return "" if env.spec is None else env.spec.id
 
 

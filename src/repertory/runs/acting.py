@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.errors import UserError
 from repertory.experience import environments, saved_spaces
+from repertory.experience.deadlines import say
 from repertory.experience.spaces import Encoder
 from repertory.roles.answers import Question, Rows
 from repertory.runs.config import environment_options
@@ -109,7 +110,7 @@ class TrainedAgent:
 def load_agent(path: Path, which: str = "newest", supplied: Supplied = NOTHING) -> TrainedAgent:
     """The agent of a run, with the weights of its newest checkpoint, the best, or one by its env step."""
     directory = RunDirectory(path)
-    saved, spec = load_weights(directory, which, lambda _: None), directory.read_spec()
+    saved, spec = load_weights(directory, which, say), directory.read_spec()
     options = read_options(directory, supplied, to_play=spec is None)
     spec = spec or environments.describe(options.environment, environment_options(options))
     agent = recall(options, spec)

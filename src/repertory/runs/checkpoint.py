@@ -32,7 +32,8 @@ from repertory.runs.array_file import Array, measure_file, write_file
 from repertory.runs.state_tree import State, join, split
 
 FORMAT = "repertory-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Format 1 held the whole capacity of a replay, and a learning rate that fell by updates."""
 
 
 class CheckpointFailed(OSError):
@@ -74,12 +75,13 @@ def latest(directory: Path) -> Path | None:
 
 
 def manifest(path: str | Path) -> dict[str, Any]:
-    """What `path` holds; a `UserError` if it is unfinished, damaged, not ours, or of a newer format."""
+    """What `path` holds; a `UserError` if it is unfinished, damaged, not ours, or of another format."""
     found = _read_manifest(Path(path))
-    if found["format_version"] > FORMAT_VERSION:
+    if found["format_version"] != FORMAT_VERSION:
+        remedy = "upgrade repertory" if found["format_version"] > FORMAT_VERSION else "train again, or use that version"
         raise UserError(
             f"{path} has checkpoint format {found['format_version']} (of repertory {found.get('repertory')}) "
-            f"but repertory {_our_version()} reads up to format {FORMAT_VERSION}; upgrade repertory"
+            f"but repertory {_our_version()} reads format {FORMAT_VERSION}; {remedy}"
         )
     if found.get("crc32") != _self_checksum(found):
         raise UserError(f"{path}/manifest.json is damaged: its checksum is wrong; use another checkpoint")

@@ -81,11 +81,16 @@ class RunDirectory:
         with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
             file.write(line + "\n")
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        """Save the configuration with what it runs with; of a run that is resumed, that is added."""
+    def write_config(self, config: Mapping[str, Any], spec: EnvironmentSpec | None = None) -> None:
+        """Save the configuration with what it runs with, and what the environment looks like.
+
+        Of a run that is resumed, what it runs with is added.
+        """
         first = not self.config_path.exists()
         try:
             self._write_config(config, first)
+            if spec is not None:
+                write_json(self.spec_path, spec.to_dict())
         except OSError as error:
             if first:
                 shutil.rmtree(self.path, ignore_errors=True)  # its name is free again
@@ -108,10 +113,6 @@ class RunDirectory:
     def read_origin(self) -> dict[str, Any]:
         """What the run was started with: `started`, `command`, `versions`, `git`."""
         return _entry(self.config_path, "origin")
-
-    def write_spec(self, spec: EnvironmentSpec) -> None:
-        """Save what the environment looks like."""
-        write_json(self.spec_path, spec.to_dict())
 
     def read_spec(self) -> EnvironmentSpec | None:
         """What the environment looks like; None of a run that did not save it."""

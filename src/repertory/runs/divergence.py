@@ -15,6 +15,8 @@ FACTOR = 20.0
 LINES = 3
 """So many lines of metrics in a row must show it: a single batch may be odd."""
 
+MEASURED = ("value_mean", "loss", "gradient_norm")
+
 Values = Mapping[str, float | int | str | None]
 
 
@@ -23,31 +25,44 @@ class Divergence:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-        self._largest_return = 1.0
+        self._largest_return: float | None = None
+        self._skipped: float | None = None
         self._beyond = 0
 
     def look(self, values: Values) -> str | None:
         """A warning, the first time that the values have been beyond their bounds for several lines."""
         returned = _number(values, "episode_return")
-        self._largest_return = max(self._largest_return, abs(returned or 0.0))
-        sign = self._sign(values)
-        self._beyond = self._beyond + 1 if sign else 0
-        if self._beyond < LINES or self.warnings:
+        if returned is not None:
+            self._largest_return = max(self._largest_return or 1.0, abs(returned))
+        sign = self._overflow(values) or self._sign(values)
+        if sign:
+            self._beyond += 1
+        elif any(_number(values, key) is not None for key in MEASURED):
+            self._beyond = 0
+        if self._beyond < LINES or not sign or self.warnings:
             return None
         self.warnings.append(
-            f"warning: learning diverges: {sign}, where the largest return so far is {self._largest_return:.3g}; "
-            "lower --agent.learning-rate, keep the target network, or scale the environment's rewards"
+            f"warning: learning diverges: {sign}; lower --agent.learning-rate, keep the target network, or scale the "
+            "environment's rewards"
         )
         return self.warnings[0]
 
+    def _overflow(self, values: Values) -> str:
+        """Gradients that are no finite numbers are skipped, and leave nothing to measure but their count."""
+        skipped, before = _number(values, "skipped_updates") or 0.0, self._skipped
+        self._skipped = skipped
+        return f"{skipped:,.0f} gradients were not finite" if before is not None and skipped > before else ""
+
     def _sign(self, values: Values) -> str:
-        """What is beyond its bound; a loss grows with the square of the error at most."""
+        """What is beyond its bound; a loss grows with the square of the error at most. No return, no bound."""
+        if self._largest_return is None:
+            return ""
         bound = FACTOR * self._largest_return
-        bounds = {"value_mean": bound, "loss": bound**2, "gradient_norm": 1_000 * bound}
-        for key, most in bounds.items():
+        bounds = zip(MEASURED, (bound, bound**2, 1_000 * bound), strict=True)
+        for key, most in bounds:
             number = _number(values, key)
             if number is not None and number > most:
-                return f"{key} is {number:.3g}"
+                return f"{key} is {number:.3g}, where the largest return so far is {self._largest_return:.3g}"
         return ""
 
 

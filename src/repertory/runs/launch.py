@@ -31,12 +31,12 @@ def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, A
             options, plan, agent = stage(options)
             check_memory(plan)
             engine = make_engine(options.engine, plan, agent)
-        name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
-        directory = RunDirectory.create(options.runs_dir, name)
-        directory.write_config(to_dict(options))
-        directory.write_spec(plan.spec)
-        _warn(options, plan, directory, view)
-        session = Session(options, engine, directory, History(), view, called_at=called_at, resumed=False)
+        with _closed_if_refused(engine):
+            name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
+            directory = RunDirectory.create(options.runs_dir, name)
+            directory.write_config(to_dict(options), plan.spec)
+            _warn(options, plan, directory, view)
+            session = Session(options, engine, directory, History(), view, called_at=called_at, resumed=False)
         with directory.hold():
             return session.run()
 
@@ -63,15 +63,16 @@ def resume(
             check_memory(plan)
             state = load_state(directory, start_from, view.note)
             engine = make_engine(options.engine, plan, agent)
+        with _closed_if_refused(engine):
             if state is not None:
-                with _closed_if_refused(engine):
+                with view.busy("loading"):
                     engine.load_state(state)
-        history = load_history(state)
-        history.resumes += 1
-        directory.write_config(to_dict(options))
-        directory.write_spec(plan.spec)
-        _warn(options, plan, directory, view)
-        return Session(options, engine, directory, history, view, called_at=called_at, resumed=True).run()
+            history = load_history(state)
+            history.resumes += 1
+            directory.write_config(to_dict(options), plan.spec)
+            _warn(options, plan, directory, view)
+            session = Session(options, engine, directory, history, view, called_at=called_at, resumed=True)
+        return session.run()
 
 
 @contextmanager

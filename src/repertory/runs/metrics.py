@@ -35,10 +35,15 @@ class MetricsWriter:
 
     def __init__(self, jsonl: Path, tensorboard: Path | None, *, resume_at: int | None = None) -> None:
         self.lost = 0
-        jsonl.parent.mkdir(parents=True, exist_ok=True)
-        _cut(jsonl, resume_at)
-        self._file = jsonl.open("ab", buffering=0)
-        self._events = None if tensorboard is None else _EventFile(tensorboard, resume_at)
+        try:
+            jsonl.parent.mkdir(parents=True, exist_ok=True)
+            _cut(jsonl, resume_at)
+            self._file = jsonl.open("ab", buffering=0)
+            self._events = None if tensorboard is None else _EventFile(tensorboard, resume_at)
+        except OSError as error:
+            raise UserError(
+                f"{jsonl} cannot be written: {error.strerror or error}; make room, then try again"
+            ) from None
 
     def write(self, values: Values) -> None:
         """Append one line; `values` has `env_steps`, the step of TensorBoard's curves."""

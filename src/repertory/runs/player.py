@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from repertory.engines.casting import EVALUATION_WORKER
 from repertory.engines.plan import Plan
 from repertory.errors import UserError, missing_extra
 from repertory.experience import environments
-from repertory.experience.deadlines import SlowSteps, bounded, close_within
+from repertory.experience.deadlines import SlowSteps, bounded, close_within, say
 from repertory.experience.environments import Environments
 from repertory.roles.evaluator import Episodes, Evaluator
 from repertory.runs.directory import RunDirectory
@@ -104,9 +103,7 @@ def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
 
 
-def load_player(
-    path: Path, supplied: Supplied = NOTHING, which: str = "newest", say: Callable[[str], None] = lambda _: None
-) -> Player:
+def load_player(path: Path, supplied: Supplied = NOTHING, which: str = "newest") -> Player:
     """The agent of a run, from its newest checkpoint, the best, or one by its env step."""
     directory = RunDirectory(path)
     saved = load_weights(directory, which, say)

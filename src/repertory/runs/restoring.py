@@ -37,7 +37,7 @@ def load_state(directory: RunDirectory, which: str, say: Say) -> dict[str, Any] 
     best = _load_best(directory, say) if which == "best" else None
     state = _load(_choose(directory, "newest" if which == "best" else which, say), say)
     if state is None:
-        say(f"there is no {'exact ' if which == 'exact' else ''}checkpoint to go on from: starting at env step 0")
+        say("there is no checkpoint to go on from: starting at env step 0")
         return None
     say(f"going on from env step {state['env_steps']:,}" + _remark(directory, which, state["env_steps"]))
     if best is not None:
@@ -64,7 +64,7 @@ def _choose(directory: RunDirectory, which: str, say: Say) -> list[Path]:
         _name_damaged(directory, found, say)
         return found[::-1]
     if which == "exact":
-        return list(_steps(directory, exact=True).values())[::-1]
+        return _exact(directory, found)
     if not which.isdecimal():
         raise UserError(f"a checkpoint is newest, exact, best or a number of env steps, not {which!r}")
     steps = _steps(directory)
@@ -72,6 +72,15 @@ def _choose(directory: RunDirectory, which: str, say: Say) -> list[Path]:
         known = ", ".join(map(str, sorted(steps))) or "none"
         raise UserError(f"{directory.path} has no checkpoint of env step {which}; there are: {known}")
     return [steps[int(which)]]
+
+
+def _exact(directory: RunDirectory, found: list[Path]) -> list[Path]:
+    """The newest first; a run that has others must not lose them to a start from nothing."""
+    exact = list(_steps(directory, exact=True).values())[::-1]
+    if found and not exact:
+        known = ", ".join(map(str, sorted(_steps(directory)))) or "none"
+        raise UserError(f"{directory.path} has no exact checkpoint; there are checkpoints of env steps: {known}")
+    return exact
 
 
 def _steps(directory: RunDirectory, *, exact: bool = False) -> dict[int, Path]:

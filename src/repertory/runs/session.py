@@ -69,7 +69,7 @@ class Session:
         self.eval_due = Cadence(options.eval_every, now)
         self.eval_due_s = Cadence(options.eval_every_s or math.inf, history.seconds)
         self.save_due = Cadence(options.checkpoint_every, now)
-        self.called_at, self.resumed = called_at, resumed
+        self.called_at = called_at
         self.startup_s = 0.0
         self.stop_asked = False
         engine.dismissed = lambda: self.stop_asked
@@ -79,19 +79,15 @@ class Session:
         self._process = psutil.Process()
         self._rate = (0.0, now, engine.counters.updates)
         self._pause = Pause()
+        self.metrics = MetricsWriter(directory.metrics_path, directory.tensorboard, resume_at=now if resumed else None)
 
     def run(self) -> dict[str, Any]:
         """Train to the end, whichever comes first; returns the result that was written."""
-        now = self.engine.counters.env_steps
-        self.metrics = MetricsWriter(
-            self.directory.metrics_path,
-            self.directory.tensorboard,
-            resume_at=now if self.resumed else None,
-        )
         try:
             with self._signals():
                 return self._train()
         except SystemExit:
+            self._keep_events()
             self._finish("interrupted")
             raise
         except BaseException as error:
@@ -105,8 +101,7 @@ class Session:
 
     def _save_what_can_be_saved(self) -> None:
         """The run fails: what it has reached so far is kept, and what was said last; the error is shown later."""
-        for note in self.engine.notes():
-            self.directory.add_event(note, self.engine.counters.env_steps)
+        self._keep_events()
         if not self.startup_s or self._saved(self.engine.counters.env_steps):
             return
         try:
@@ -133,6 +128,7 @@ class Session:
         if self._rate[1] != now:  # else this step has its line
             self._log(now)
         self._save_last()
+        self._note_events()  # of those who failed while everybody came to rest
         return self._finish(status)
 
     def _save_last(self) -> None:
@@ -232,6 +228,11 @@ class Session:
             self.engine.ask(self._asked, self._evaluation_s, urgent=urgent)
         self._asked += 1
 
+    def _keep_events(self) -> None:
+        """What was said last, into the run's events alone."""
+        for note in self.engine.notes():
+            self.directory.add_event(note, self.engine.counters.env_steps)
+
     def _note_events(self) -> None:
         for note in self.engine.notes():
             self._say(note)
@@ -327,7 +328,8 @@ class Session:
         result: dict[str, Any] = {
             "status": status,
             "score": None if score is None else score["mean"],
-            "unfinished_episodes": 0 if score is None else score.get("unfinished", 0),
+            "score_env_steps": None if score is None else score["env_steps"],
+            "unfinished_episodes": self.history.evaluations[-1].get("unfinished", 0) if self.history.evaluations else 0,
             "best": self.best,
             "env_steps": counters.env_steps,
             "updates": counters.updates,

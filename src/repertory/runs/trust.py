@@ -24,7 +24,7 @@ TRUST = "add --trust (in Python trust=True) and it is imported"
 def require_trust(options: RunOptions, run: Path, remedy: str = TRUST) -> None:
     """Refuse a run that would import code which this user has not trained with on this machine."""
     known = _remembered()
-    foreign = [code for code, line in _lines(options).items() if line not in known]
+    foreign = [code for code, line in _lines(options) if line not in known]
     if foreign:
         raise UserError(
             f"{run} names code that you have not trained with on this machine: {' and '.join(foreign)}; if you trust "
@@ -35,7 +35,7 @@ def require_trust(options: RunOptions, run: Path, remedy: str = TRUST) -> None:
 def remember(options: RunOptions) -> list[str]:
     """Keep what is trained with; a warning if that can't be done, which is no reason to stop."""
     try:
-        new = set(_lines(options).values()) - _remembered()
+        new = {line for _, line in _lines(options)} - _remembered()
         if new:
             _add("".join(f"{line}\n" for line in sorted(new)))
     except (OSError, RuntimeError) as error:  # the latter if there is no home
@@ -47,11 +47,11 @@ def remember(options: RunOptions) -> list[str]:
     return []
 
 
-def _lines(options: RunOptions) -> dict[str, str]:
-    """The code that these options name, and for each what is remembered of it."""
-    named = {options.environment: list(options.env_option), options.network.module or "": []}
-    codes = {code_named(name): own for name, own in named.items()}
-    return {code: json.dumps({"code": code, "options": own}) for code, own in codes.items() if code is not None}
+def _lines(options: RunOptions) -> list[tuple[str, str]]:
+    """The code that these options name, and for each what is remembered of it; one file may be both."""
+    named = [(options.environment, list(options.env_option)), (options.network.module or "", [])]
+    codes = [(code_named(name), own) for name, own in named]
+    return [(code, json.dumps({"code": code, "options": own})) for code, own in codes if code is not None]
 
 
 def _remembered() -> set[str]:

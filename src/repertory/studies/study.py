@@ -108,8 +108,9 @@ def _differences(begun: Programme, now: Programme) -> list[str]:
 
 
 def _code_names(programme: Programme) -> set[str]:
-    """What its runs would import: nobody's study.json makes a run import what was not asked for."""
-    return {name for each in programme.options for name in (each.environment, each.network.module) if name}
+    """What its runs would import, with options: nobody's study.json makes a run import what was not asked for."""
+    made = {" ".join([each.environment, *each.env_option]) for each in programme.options}
+    return made | {each.network.module for each in programme.options if each.network.module}
 
 
 def state_of(run: Path) -> State:
