@@ -34,7 +34,7 @@ SYSTEMS = {
     "gorila, bundled": "--topology gorila --company.memory local",
     "gorila, global replay": "--topology gorila --company.memory shared",
     "hogwild, one-step Q": f"--topology hogwild --company.method one_step_q {FOUR}",
-    "hogwild, n-step Q": "--topology hogwild --company.method n_step_q --company.update-steps 10",
+    "hogwild, n-step Q": "--topology hogwild",
     "hogwild, Sarsa": f"--topology hogwild --company.method sarsa {FOUR}",
     "hogwild, local replay": f"--topology hogwild {REPLAY}",
     "all_reduce": "--topology all_reduce",
@@ -73,11 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("only", nargs="*")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
     chosen = [name for name in SYSTEMS if not options.only or any(word in name for word in options.only)]
     for name in chosen:
         rows = []
-        for seed in range(options.seeds):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             with tempfile.TemporaryDirectory() as directory:
                 rows.append(train(SYSTEMS[name], seed, directory))
             row = rows[-1]

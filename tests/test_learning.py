@@ -25,7 +25,7 @@ LONGER = {"env_steps": 100_000, "agent_options": {"learning_rate_steps": 100_000
     [
         ("collectors", 475, LONGER),
         ("gorila", 195, {}),
-        ("hogwild", 195, {}),
+        ("hogwild", 475, {}),
         ("all_reduce", 195, {}),
         ("a3c", 475, {}),
         ("impala", 195, {}),

@@ -145,6 +145,6 @@ def test_full_disk_while_cutting_leaves_the_file_as_it_was(tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="No space"):
         MetricsWriter(tmp_path / "m.jsonl", None, resume_at=2)
     assert (tmp_path / "m.jsonl").read_bytes() == before

@@ -23,6 +23,7 @@ from repertory.agents.agent import Transitions
 from repertory.engines.rehearsal import Rehearsal
 from repertory.roles.gradient_worker import GradientWorker, OutlierFilter
 from repertory.roles.parameter_server import ParameterServer
+from repertory.runs.presets import defaults
 
 WORKERS = 3
 
@@ -337,3 +338,15 @@ def test_gradients_of_outlying_losses_are_dropped_and_counted_and_those_that_are
     assert int(worker.page.row["dropped_outlier"]) == 2
     assert int(worker.page.row["skipped"]) == 3
     assert len([rank for rank, _ in notebook.pushed if rank == 0]) == made - 5
+
+
+@pytest.mark.parametrize("environment", ["ALE/Pong-v5", "FrozenLake-v1"])
+def test_gorila_learns_as_its_paper_does_where_no_preset_of_a_small_environment_says_otherwise(
+    environment: str,
+) -> None:
+    """Nair et al. 2015: AdaGrad, DQN's target from the same network, copied every 60,000 updates."""
+    agent: Any = defaults(environment, topology="gorila").agent
+    assert agent.optimizer == "adagrad"
+    assert not agent.double
+    assert agent.max_gradient_norm == 0.0
+    assert (agent.target_tau, agent.target_period) == (0.0, 60_000)

@@ -20,7 +20,7 @@ class Preset:
     options: Mapping[str, Any] = field(default_factory=dict)
     by_topology: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     critic: Mapping[str, Any] = field(default_factory=dict)
-    """For agents that learn from unrolls; `by_topology` has entries "topology agent" for those."""
+    """For agents that learn from unrolls; of `by_topology` they get the entries "topology agent" alone."""
     ablation: Mapping[str, Any] = field(default_factory=dict)
     """For a study of DQN's parts: settings with which it learns without the later ones, too."""
 
@@ -87,8 +87,9 @@ _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
             "optimizer_epsilon": 1.0,
             "epsilon_steps": 20_000,
         },
-        "company": {"target_steps": 500},
+        "company": {"method": "n_step_q", "target_steps": 500},
     },
+    "hogwild sarsa": {"company": {"method": "sarsa"}},
     "ga3c a3c": {
         "agent": {"learning_rate": 5e-4, "learning_rate_steps": 600_000, "entropy": 0.02},
         "company": {"queue": 1},
@@ -367,4 +368,6 @@ def defaults(environment: str, agent: str | None = None, topology: str = "single
     options = change(options, find(topology).defaults)
     if critic:
         options = change(options, preset.critic)
-    return change(options, preset.by_topology.get(topology if not critic else f"{topology} {agent}", {}))  # type: ignore[no-any-return]
+    for key in [f"{topology} {agent}"] if critic else [topology, f"{topology} {agent}"]:
+        options = change(options, preset.by_topology.get(key, {}))
+    return options
