@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from commands import result, words
+from repertory.cli import _conclude
 from repertory.experience.stepping import Step
 from repertory.roles.evaluator import Evaluator
 from repertory.runs.progress import Budget, Lines, LiveView
@@ -64,7 +65,7 @@ def test_evaluation_that_never_ends_does_not_outlast_its_share_of_the_seconds(pl
     assert ended["seconds"] < 5 + 1.0 + 3.0, "the budget, an evaluation, and what a loaded machine takes to stop"
     assert ended["unfinished_episodes"] == 20
     assert ended["best"] is None, "what was cut off is no score to compare by"
-    assert "(20 episodes of the evaluation were cut off: time was up)" in printed
+    assert "(20 of 20 episodes of the last evaluation were cut off: time was up)" in printed
 
 
 def test_evaluation_that_was_cut_off_solves_nothing(place: Path) -> None:
@@ -172,3 +173,15 @@ def test_live_view_moves_while_something_blocks() -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
     view.close()
+
+
+def test_score_of_an_earlier_evaluation_than_one_that_was_cut_off_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluations = [
+        {"env_steps": 100, "mean": 20.0, "episodes": 5},
+        {"env_steps": 900, "mean": 300.0, "episodes": 5, "unfinished": 2},
+    ]
+    ended = {"status": "completed", "score": 20.0, "score_env_steps": 100, "unfinished_episodes": 2, "warnings": []}
+    numbers = {"env_steps": 900, "updates": 10, "seconds": 5.0, "startup_s": 1.0}
+    _conclude({**ended, **numbers, "evaluations": evaluations, "directory": "runs/x", "best": None}, as_json=False)
+    told = "score 20.0 (of env step 100; 2 of 5 episodes of the last evaluation were cut off at a mean of 300.0"
+    assert told in capsys.readouterr().out
