@@ -4,7 +4,7 @@
     python benchmarks/versions.py /tmp/earlier --repeats 3        # everything: about 40 minutes on 2 cores
     python benchmarks/versions.py /tmp/earlier learner collect    # only rows whose name contains one of these
 
-Each row is run by each checkout's own script on its own sources, with this Python. Writes
+Each row is run by each checkout's own script or command on its own sources, with this Python. Writes
 `benchmarks/results/versions.json` after every row.
 """
 
@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ ROWS = {
     "pong-asynchronous": (f"{PONG} --topology hogwild --actors 2", "updates_per_s"),
     "pong-unrolls, a3c": ("pong_unrolls.py --topology a3c --envs-per-actor 16 --seconds 30", "env_steps_per_s"),
     "pong-unrolls, impala": ("pong_unrolls.py --topology impala --threads 2 --seconds 30", "env_steps_per_s"),
+    **{
+        f"CartPole, {topology}": (f"train CartPole-v1 --topology {topology} --seconds 12 --eval-every 1000000", figure)
+        for topology, figure in {
+            "parameter_server": "updates_per_s",
+            "gorila": "updates_per_s",
+            "all_reduce": "updates_per_s",
+            "hogwild --company.method n_step_q": "env_steps_per_s",
+            "impala": "env_steps_per_s",
+            "seed_rl": "env_steps_per_s",
+        }.items()
+    },
 }
 BESIDE = ("startup_s", "pss_mb")
 """Figures that are compared as well where a script prints them; less is better."""
@@ -43,6 +55,9 @@ def run(checkout: Path, words: str) -> dict[str, Any]:
     """The JSON line that a checkout's benchmark prints last."""
     script, *rest = words.split()
     command = [sys.executable, str(checkout / "benchmarks" / script), *rest]
+    if script == "train":
+        place = ["--runs-dir", tempfile.mkdtemp(prefix="repertory-versions-"), "--env-steps", "100000000"]
+        command = [sys.executable, "-m", "repertory", script, *rest, "--json", *place]
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "XDG_STATE_HOME": "/tmp/repertory-benchmarks"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
