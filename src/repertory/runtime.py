@@ -94,17 +94,17 @@ def name_process(name: str) -> None:
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def die_with_fork_server() -> None:
+def die_with_fork_server(server: int) -> None:
     """In a member: be killed when the process that forked it is gone, even while stopped or stuck in native code.
 
-    That process leaves as soon as nobody holds its pipe; members would, so that it must be closed here.
+    If it is gone already, another member may have been started in this one's place: leave at once. The server leaves as
+    soon as nobody holds its pipe; members would, so that it must be closed here.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with(server)
     with contextlib.suppress(OSError, AttributeError, TypeError):
-        server: Any = forkserver._forkserver
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
+        held: Any = forkserver._forkserver
+        os.close(held._forkserver_alive_fd)
+        held._forkserver_alive_fd = None
 
 
 def end_with(parent: int) -> None:

@@ -43,7 +43,8 @@ def _offspring(workers: Collection[int]) -> Iterator[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid == own or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            grouped = os.getpgid(process.pid) in workers and os.getsid(process.pid) == session
+            there = {process.pid, os.getpgid(process.pid)}.intersection(workers)
+            grouped = bool(there) and os.getsid(process.pid) == session
             if grouped or process.environ().get(MARK) in marks:
                 yield process
 
