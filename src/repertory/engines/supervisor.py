@@ -270,9 +270,8 @@ class Supervisor:
             self._start(each)
 
     def _end_with_offspring(self, watched: Watched) -> None:
-        pid = watched.process.pid
+        end_offspring({watched.process.pid})  # first: who was only forked is found while the worker lives
         end_worker(watched.process)
-        end_offspring({pid})
         watched.process = None
 
     def _tell(self, who: str, what: str, trace: str, then: str = "started again") -> None:
@@ -323,10 +322,10 @@ class Supervisor:
         for watched in self.watched:
             if watched.process is not None:
                 watched.process.join(max(0.0, end - time.monotonic()))
+        end_offspring(workers)  # first: who was only forked is found while the worker lives
         for watched in self.watched:
             if watched.process is not None:
                 end_worker(watched.process)
-        end_offspring(workers)
         self.lifeline.close()
         for watched in self.watched:
             watched.report.close()
