@@ -139,7 +139,13 @@ class Supervisor:
             niceness=niceness_of(self.plan, watched.crew, self._cores),
             warnings=hush.level(),
         )
-        watched.process = start_worker(kit, tuple(crew), str(watched))
+        try:
+            watched.process = start_worker(kit, tuple(crew), str(watched))
+        except CompanyFailed as error:
+            if watched.member.role != "evaluator":
+                raise
+            self._give_up(watched, str(error).removeprefix(f"{watched} "), "")
+            return
         watched.server = fork_server_pid()
         watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())
         watched.recovered = int(ledger["failures"][crew].sum())
@@ -190,6 +196,8 @@ class Supervisor:
             self._tell(str(watched), f"met a failure: {sentence}", trace)
 
     def _gone(self, watched: Watched) -> str:
+        if watched.process is None:
+            return "could not be started"
         code = watched.process.exitcode
         if code is None:
             return ""
@@ -270,6 +278,8 @@ class Supervisor:
             self._start(each)
 
     def _end_with_offspring(self, watched: Watched) -> None:
+        if watched.process is None:
+            return
         end_offspring({watched.process.pid})  # first: who was only forked is found while the worker lives
         end_worker(watched.process)
         watched.process = None
