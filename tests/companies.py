@@ -82,12 +82,13 @@ def small_plan(
     agent: dict[str, Any] | None = None,
     *,
     of: str | None = None,
+    environment: str = "CartPole-v1",
     **wishes: Any,
 ) -> Plan:
     """The plan of such a company alone."""
     small = SMALL_CRITIC if (of or choose_agent(topology)) in CRITIC_AGENTS else SMALL
     options = change(
-        defaults("CartPole-v1", of, topology),
+        defaults(environment, of, topology),
         {
             "engine": "inline",
             "actors": 3,

@@ -206,7 +206,7 @@ def hang(native: bool) -> None:
 
 
 class Hanging(CartPoleEnv):
-    """Never returns from one of its methods; from `step` only while the file `mark` is there."""
+    """Never returns from one of its methods; with a `mark`, from `step` and `reset` only while that file is there."""
 
     def __init__(self, where: str, native: bool = False, mark: str = "") -> None:
         super().__init__()
@@ -217,13 +217,19 @@ class Hanging(CartPoleEnv):
         if self.where == where:
             hang(self.native)
 
+    def _hang_while_marked(self, where: str) -> None:
+        while self.where == where and self.mark.exists():
+            time.sleep(0.01)
+
     def reset(self, **wishes: Any) -> Any:
-        self._hang_in("reset")
+        if self.mark.name:
+            self._hang_while_marked("reset")
+        else:
+            self._hang_in("reset")
         return super().reset(**wishes)
 
     def step(self, action: Any) -> Any:
-        while self.where == "step" and self.mark.exists():
-            time.sleep(0.01)
+        self._hang_while_marked("step")
         return super().step(action)
 
     def close(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,13 @@ import pytest
 
 import repertory
 from commands import result, until, words
+from repertory.engines import make_engine
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.experience import deadlines, environments
-from repertory.experience.deadlines import SETTING, bounded, doing
+from repertory.experience.deadlines import SETTING, bounded, doing, wait_for_what_hangs
+from repertory.runs.config import change
+from repertory.runs.presets import defaults
+from repertory.runs.staging import stage
 
 HANGING = f"{Path(__file__).parent / 'fault_environments.py'}:hanging"
 SHORT = words(
@@ -114,6 +120,65 @@ def test_environment_can_not_catch_the_end_of_its_time(monkeypatch: pytest.Monke
             threading.Event().wait(60)
         except Exception:
             time.sleep(60)
+
+
+def hang_in_native_code(seconds: float) -> None:
+    """So long, and no signal gets it out."""
+    mutex, until = ctypes.create_string_buffer(64), time.time() + seconds
+    library = ctypes.CDLL(None)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_timedlock(mutex, (ctypes.c_long * 2)(int(until), int(until % 1 * 1e9)))
+
+
+def test_native_code_that_hangs_after_training_has_begun_is_said_once_and_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv(SETTING, "0.2")
+    monkeypatch.setattr(deadlines, "INSIST_S", 0.2)
+    monkeypatch.setattr(deadlines, "_commands", [True])
+    wait_for_what_hangs()
+    with bounded(), doing("a part"):
+        hang_in_native_code(1.0)
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "a part has not ended within 0.2 s; the run waits for it\n"
+
+
+def inline_company(topology: str, **options: str) -> Any:
+    wishes = {"engine": "inline", "actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "eval_max_steps": 20}
+    given = {"env_option": tuple(f"{name}={value}" for name, value in options.items()), "network": {"hidden": [8]}}
+    _, plan, agent = stage(change(defaults(HANGING, topology=topology), {**wishes, **given}))
+    return make_engine("inline", plan, agent)
+
+
+@pytest.mark.parametrize("topology", ["single", "collectors"])
+def test_reset_that_hangs_in_an_evaluation_of_one_thread_costs_a_score(
+    topology: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    with closing(inline_company(topology, where="reset", mark=str(mark))) as engine:
+        engine.start()
+        monkeypatch.setenv(SETTING, "0.3")
+        mark.touch()
+        giving_up = threading.Timer(5, mark.unlink, (True,))  # else it would wait for ever
+        giving_up.start()
+        engine.ask(0)
+        giving_up.cancel()
+        mark.unlink(missing_ok=True)
+        assert engine.answer() is None
+        (note,) = engine.notes()
+        assert f"failed: reset() of {HANGING} did not end within 0.3 s" in note
+        engine.ask(1)
+        assert engine.answer() is not None
+
+
+@pytest.mark.parametrize("topology", ["single", "collectors"])
+def test_command_that_trains_in_one_thread_is_not_ended_by_what_hangs(
+    topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "_commands", [True])
+    with closing(inline_company(topology, where="nowhere")) as engine:
+        engine.start()
+        assert deadlines._commands == [False]
 
 
 @pytest.mark.parametrize("given", ["soon", "0", "-1", "nan"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import repertory
-from repertory.engines import make_engine, processes
+from repertory.engines import make_engine, processes, supervisor
 from repertory.engines.inline import InlineEngine
 from repertory.engines.processes import ProcessesEngine
 from repertory.engines.supervisor import CompanyFailed
@@ -132,6 +132,45 @@ def test_evaluation_that_fails_in_its_process_is_withdrawn_and_the_next_is_tried
         assert engine.answer().env_steps > then
         engine.settle()
         assert engine.metrics()["restarts"] == 1
+
+
+@pytest.mark.parametrize("when", ["replaced", "brought back"])
+def test_evaluator_that_can_not_be_started_again_costs_a_score_and_the_run_goes_on(
+    when: str, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = supervisor.start_worker
+
+    def failing(kit: Any, crew: tuple[int, ...], name: str) -> Any:
+        if name.startswith("evaluator"):
+            raise CompanyFailed(f"{name} could not be started: no more processes")
+        return own(kit, crew, name)
+
+    mark.touch()
+    with closing(engine_of("collectors", "processes", mark, "evaluator", "exit")) as engine:
+        engine.start()
+        if when == "replaced":
+            monkeypatch.setattr(supervisor, "start_worker", failing)
+        engine.ask(0)
+        play(engine, lambda: not engine.evaluating)
+        monkeypatch.setattr(supervisor, "start_worker", failing)
+        engine.ask(1)
+        assert not engine.evaluating
+        assert "env steps failed: evaluator 0 could not be started: no more processes; training" in engine.notes()[-1]
+        then = engine.counters.env_steps
+        play(engine, lambda: engine.counters.env_steps > then + 100)
+        assert engine.settle()["env_steps"] > then
+        monkeypatch.setattr(supervisor, "start_worker", own)
+        mark.unlink()
+        engine.start()
+        engine.ask(2)
+        play(engine, lambda: engine.evaluations._arrays["answered"][0] == engine.evaluations._arrays["asked"][0])
+        assert engine.answer() is not None
+
+
+def test_member_that_was_never_started_counts_as_gone() -> None:
+    assert (
+        supervisor.Supervisor._gone(supervisor.Supervisor.__new__(supervisor.Supervisor), supervisor.Watched(())) != ""
+    )
 
 
 @pytest.mark.parametrize("topology", ["single", "collectors"])

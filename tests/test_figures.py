@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from repertory.agents.agent import Agent, Learned
 from repertory.engines.inline import InlineEngine
 from repertory.engines.rehearsal import Rehearsal
 from repertory.roles.learner import Learner
+from repertory.roles.ledger import Page, new_ledger
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
@@ -189,6 +191,27 @@ def test_one_update_that_is_not_finite_spoils_no_other_of_its_call() -> None:
         told = rehearsal.metrics()
         assert (told["loss"], told["value_mean"]) == (2.0, 5.0)
         assert (told["gradient_norm"], told["clipped_share"]) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize("one", [float, np.float32, lambda x: np.array([x], np.float32), jnp.float32])
+def test_updates_told_one_by_one_by_plain_numbers_add_up_as_those_of_one_call(
+    one: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, norms, nothing = np.array([1.0, np.nan, 3.0, 0.5]), np.array([1.0, np.inf, 3.0, 2.0]), np.zeros(4)
+    together, apart = Page(new_ledger()), Page(new_ledger())
+    together.loss(losses, nothing, norms)
+    for limit in (2.0, 0.0):
+        together.gradient_norm(norms, limit)
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "isfinite", None)  # for one number no arrays are looked through
+        for loss, norm in zip(losses.tolist(), norms.tolist(), strict=True):
+            apart.loss(one(loss), one(0.0), one(norm))
+            for limit in (2.0, 0.0):
+                apart.gradient_norm(one(norm), limit)
+    for name, values in together.ledger.items():
+        np.testing.assert_array_equal(apart.ledger[name], values, name)
+    assert int(apart.row["losses"]) == 3
+    assert int(apart.row["clipped"]) == 1
 
 
 def test_every_figure_is_explained() -> None:

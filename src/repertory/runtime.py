@@ -24,6 +24,8 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 MALLOC = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_ARENA_MAX: 1}
 UNGUARDED = 3
 """Exit code of a member whose import of the user's script came to a call of train(); counts only before it began."""
+FAMILY = "REPERTORY_FAMILY"
+"""Environment variable: a random name of the run, which the driver, the members and what they start have in common."""
 MOST_FILES = 4096
 """Open files that the largest company needs, and more."""
 SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -94,17 +96,17 @@ def name_process(name: str) -> None:
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def die_with_fork_server() -> None:
+def die_with_fork_server(server: int) -> None:
     """In a member: be killed when the process that forked it is gone, even while stopped or stuck in native code.
 
-    That process leaves as soon as nobody holds its pipe; members would, so that it must be closed here.
+    If it is gone already, another member may have been started in this one's place: leave at once. The server leaves as
+    soon as nobody holds its pipe; members would, so that it must be closed here.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with(server)
     with contextlib.suppress(OSError, AttributeError, TypeError):
-        server: Any = forkserver._forkserver
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
+        held: Any = forkserver._forkserver
+        os.close(held._forkserver_alive_fd)
+        held._forkserver_alive_fd = None
 
 
 def end_with(parent: int) -> None:
@@ -119,6 +121,7 @@ def fork_server() -> Any:
     """The process that forks a company's members: everything imported, nothing started."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)  # the user's script trains while a member imports it: one word to the driver, no storm
+    os.environ.setdefault(FAMILY, os.urandom(8).hex())  # before it is started, so that it has the same
     _forget_stdin()
     allow_open_files()
     context = multiprocessing.get_context("forkserver")

@@ -80,8 +80,7 @@ class Casting:
         }
         roles = builders[member.role](member, self._enter(member))
         for role in roles:
-            if isinstance(role, Learner | HogwildWorker | GradientWorker | Rank | EvaluationDesk):
-                role.warm_up()
+            role.warm_up()
         return roles
 
     def _enter(self, member: Member) -> Page:
@@ -109,7 +108,7 @@ class Casting:
         actors = [
             self._lane_actor(page, member.rank, policy, may_play) for page, member in zip(pages, members, strict=True)
         ]
-        return Crew(
+        crew = Crew(
             actors,
             policy,
             begin=self.begin,
@@ -119,6 +118,8 @@ class Casting:
             dismissed=self.dismissed,
             any_number=stage.agent.light is not None and count <= ROWS,
         )
+        crew.warm_up()
+        return crew
 
     def _actor(
         self, member: Member, page: Page, weights: Weights, may_play: Callable[[], bool], **policy: Any
@@ -168,7 +169,6 @@ class Casting:
     def _started(self, actor: Actor) -> Actor:
         actor.policy.pull()  # type: ignore[attr-defined]  # random actions name a version, too
         self.begin(actor)
-        actor.warm_up()
         return actor
 
     def _unroll_actor(self, page: Page, rank: int, group: int, policy: RemotePolicy | DrawingPolicy) -> Actor:
@@ -386,6 +386,7 @@ class Casting:
             page,
             rank=rank,
             core=agent.core,
+            most=plan.writers if company.adjust_from else -(-plan.writers // plan.servers),
             least=company.inference_least,
             patience_s=company.inference_patience_s,
         )
@@ -483,7 +484,7 @@ class Casting:
             key=self._key(page, rank),
             leads=rank == 0,
             acted=(lambda: (policy.version, policy.current)) if whole else None,
-            kept=policy.kept if plan.unrolled else lambda: None,
+            kept=policy.kept if plan.unrolled else None,
             pull=policy.pull if whole else lambda: None,
         )
         return [actor, worker]

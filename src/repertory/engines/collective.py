@@ -42,6 +42,11 @@ class SharedCollective:
         payloads = {name: Field((2, ranks, *shape), dtype) for name, (shape, dtype) in payload.items()}
         return {**payloads, "submitted": Field((ranks,), "int64"), "halted": Field((ranks,), "int64")}
 
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return len(self._submitted)
+
     def submit(self, payload: Mapping[str, Any]) -> None:
         """This rank's part of its next round."""
         for name, array in self._payloads.items():

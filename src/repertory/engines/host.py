@@ -49,6 +49,9 @@ One that never sleeps may keep everybody else from its core, whatever their prio
 no turn for ten seconds beside two workers, and the kernel's own threads for a minute.
 """
 
+IMPORTED_IN = os.getpid()
+"""The fork server; or the member itself, where that could not import this."""
+
 
 @dataclass
 class Kit:
@@ -78,7 +81,7 @@ def perform(kit: Kit, crew: tuple[int, ...]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave_it_to_the_driver)
     lead_group()
-    die_with_fork_server()
+    die_with_fork_server(os.getppid() if os.getpid() == IMPORTED_IN else IMPORTED_IN)
     forgive_output()
     kit.block.arrays()["ledger/began"][list(crew)] = 1
     kit.lifeline.watch(_leave_with_driver)

@@ -21,7 +21,7 @@ from repertory.engines.company import Answer, common_figures, copied, failure_no
 from repertory.engines.plan import Plan
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.experience import environments
-from repertory.experience.deadlines import SlowSteps, bounded, close_within
+from repertory.experience.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
@@ -108,6 +108,7 @@ class InlineEngine:
                 actor.restart(seeds)
             if first:
                 actor.warm_up()
+        wait_for_what_hangs()
 
     def rounds(self) -> Iterator[None]:
         """Each role's turn, again and again; yields after every round."""
@@ -136,7 +137,9 @@ class InlineEngine:
         self.watch.lap("other")
         seeds = environments.seeds(self.plan.seed, EVALUATION_WORKER, self.plan.eval_episodes, index)
         try:
-            episodes = self._prepared().evaluate(weights, seeds, self._leave_if_dismissed, seconds)
+            evaluator = self._prepared()
+            with bounded():
+                episodes = evaluator.evaluate(weights, seeds, self._leave_if_dismissed, seconds)
         except Dismissed:
             return
         except UserError as error:

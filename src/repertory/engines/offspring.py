@@ -1,7 +1,9 @@
 """Processes that environments start: ended with the worker that they belong to, however that one ends.
 
-A worker leads a process group of its own, and carries its number in an environment variable. What an environment starts
-is in the group, unless it left it for a session of its own, as simulators often do; then it still has the variable.
+A worker leads a process group of its own, and carries a mark in an environment variable: its number and a random name
+of the run, since numbers repeat in every container. What an environment starts is in the group, unless it left it
+for a session of its own, as simulators often do. A program still has the mark then. A process that was forked without
+starting a program has none that others can see: it is found as a child of the worker, as long as that one lives.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Callable, Collection, Iterator
 
 import psutil
 
+from repertory.runtime import FAMILY
+
 MARK = "REPERTORY_WORKER"
 PASSES = 5
 """How often it is looked for those whom somebody had just started."""
@@ -20,10 +24,15 @@ PASSES = 5
 
 def lead_group() -> None:
     """In a worker: whoever it starts can be found again."""
-    os.environ[MARK] = str(os.getpid())
+    os.environ[MARK] = mark_of(os.getpid())
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a group in the background may print nevertheless
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
+
+
+def mark_of(worker: int) -> str:
+    """What this run's worker of this number leaves on whatever it starts."""
+    return f"{worker}-{os.environ.get(FAMILY, '')}"
 
 
 def end_offspring(workers: Collection[int]) -> None:
@@ -38,14 +47,25 @@ def end_offspring(workers: Collection[int]) -> None:
 
 
 def _offspring(workers: Collection[int]) -> Iterator[psutil.Process]:
-    session, marks, own = os.getsid(0), {str(worker) for worker in workers}, os.getpid()
+    """Everybody but this process: workers, children of those that live, and who has their group or their mark."""
+    marks, own = {mark_of(worker) for worker in workers}, os.getpid()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid == own or process.status() == psutil.STATUS_ZOMBIE:
+            if _is_over(process):
                 continue
-            grouped = os.getpgid(process.pid) in workers and os.getsid(process.pid) == session
-            if grouped or process.environ().get(MARK) in marks:
+            here = os.getsid(process.pid) == os.getsid(0)
+            if here and process.pid in workers:
+                yield from (child for child in process.children(recursive=True) if not _is_over(child))
+            grouped = here and {process.pid, os.getpgid(process.pid)}.intersection(workers)
+            if process.pid != own and (grouped or process.environ().get(MARK) in marks):
                 yield process
+
+
+def _is_over(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def signal_groups(workers: Collection[int], number: int) -> None:

@@ -84,8 +84,8 @@ class ProcessesEngine:
 
     def ask(self, index: int, seconds: float = math.inf, *, urgent: bool = False) -> None:
         """Evaluate a snapshot of the weights of now; an evaluator that was given up is tried once more."""
-        self.supervisor.bring_back()
         self.evaluations.ask(index, seconds, urgent=urgent)
+        self.supervisor.bring_back()  # last: if it can't be started, the question is withdrawn
 
     def answer(self) -> Answer | None:
         """The next evaluation that is done."""

@@ -14,7 +14,7 @@ from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_s
 from repertory.engines.plan import Plan
 from repertory.engines.stage import Member, Stage
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience.deadlines import SlowSteps, bounded, close_within
+from repertory.experience.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Role
 
@@ -52,6 +52,7 @@ class Rehearsal:
             for member in sorted(self.stage.members, key=lambda member: member.role not in first):
                 self._turns.append((self.stage.page(member), self._build(member)))
         self.figures = Figures(self.stage)
+        wait_for_what_hangs()
 
     def _build(self, member: Member) -> list[Role]:
         roles = self._evaluator(member) if member.role == "evaluator" else self._casting.build(member)
@@ -99,8 +100,9 @@ class Rehearsal:
         try:
             if not roles:
                 roles.extend(self._evaluator(self.stage.members[page.member]))
-            for role in roles:
-                role.step()
+            with bounded():
+                for role in roles:
+                    role.step()
         except EnvironmentFailure as error:
             self._notes.append(failure_note(f"{self.evaluations.withdraw()} failed", error))
             close_within(self.plan.environment, [roles[0].close])

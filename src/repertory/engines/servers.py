@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from repertory.agents.compression import Encoded
 from repertory.engines.stage import Stage
 
 
@@ -47,15 +48,22 @@ class ShardedServers:
 
     def push(self, gradient: jax.Array) -> int:
         """Send each server its slice; returns the bytes sent."""
-        payloads = []
-        for part, (method, cut) in enumerate(zip(self._methods, self._slices, strict=True)):
-            payload, self._residuals[part] = method.encode(gradient[cut], self._residuals[part])
-            payloads.append(payload)
-        self._slots.push(self._worker, self._versions, payloads)
+        encoded = self._encoded(gradient)
+        self._residuals = [residual for _, residual in encoded]
+        self._slots.push(self._worker, self._versions, [payload for payload, _ in encoded])
         self._ring()
         if self._bound is not None:
             self._ring_workers()  # the slowest one's push may be what another waits for
         return sum(method.nbytes for method in self._methods)
+
+    def warm_up(self, gradient: jax.Array) -> None:
+        """Compile what encodes it; sends nothing, and keeps nothing for the next."""
+        self._encoded(gradient)
+
+    def _encoded(self, gradient: jax.Array) -> list[Encoded]:
+        """A payload for each server, and what it leaves for the next gradient."""
+        parts = zip(self._methods, self._slices, self._residuals, strict=True)
+        return [method.encode(gradient[cut], residual) for method, cut, residual in parts]
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -139,7 +139,13 @@ class Supervisor:
             niceness=niceness_of(self.plan, watched.crew, self._cores),
             warnings=hush.level(),
         )
-        watched.process = start_worker(kit, tuple(crew), str(watched))
+        try:
+            watched.process = start_worker(kit, tuple(crew), str(watched))
+        except CompanyFailed as error:
+            if watched.member.role != "evaluator":
+                raise
+            self._give_up(watched, str(error).removeprefix(f"{watched} "), "")
+            return
         watched.server = fork_server_pid()
         watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())
         watched.recovered = int(ledger["failures"][crew].sum())
@@ -190,6 +196,8 @@ class Supervisor:
             self._tell(str(watched), f"met a failure: {sentence}", trace)
 
     def _gone(self, watched: Watched) -> str:
+        if watched.process is None:
+            return "could not be started"
         code = watched.process.exitcode
         if code is None:
             return ""
@@ -270,9 +278,10 @@ class Supervisor:
             self._start(each)
 
     def _end_with_offspring(self, watched: Watched) -> None:
-        pid = watched.process.pid
+        if watched.process is None:
+            return
+        end_offspring({watched.process.pid})  # first: who was only forked is found while the worker lives
         end_worker(watched.process)
-        end_offspring({pid})
         watched.process = None
 
     def _tell(self, who: str, what: str, trace: str, then: str = "started again") -> None:
@@ -323,10 +332,10 @@ class Supervisor:
         for watched in self.watched:
             if watched.process is not None:
                 watched.process.join(max(0.0, end - time.monotonic()))
+        end_offspring(workers)  # first: who was only forked is found while the worker lives
         for watched in self.watched:
             if watched.process is not None:
                 end_worker(watched.process)
-        end_offspring(workers)
         self.lifeline.close()
         for watched in self.watched:
             watched.report.close()

@@ -1,8 +1,9 @@
 """Deadlines for an environment's own code where no supervisor watches it: in the driver, and in one-thread engines.
 
 It runs in the main thread, which some environments need, while another thread looks at the clock. Past the deadline the
-environment is interrupted by an exception in the main thread; where native code lets none through, a command ends by
-itself. `close` alone has a thread of its own, so that whatever hangs in it can be left behind.
+environment is interrupted by an exception in the main thread. Where native code lets none through, a command ends by
+itself; but once it has begun to train it says so, and waits. `close` alone has a thread of its own, so that whatever
+hangs in it can be left behind.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ _commands = [False]
 def end_what_hangs() -> None:
     """This process is a command: it may be ended by the deadline itself."""
     _commands[0] = True
+
+
+def wait_for_what_hangs() -> None:
+    """Training has begun: to end the process would lose it."""
+    _commands[0] = False
 
 
 class Overdue(BaseException):
@@ -100,7 +106,7 @@ class _Clock:
     """Looks after one thread from another."""
 
     def __init__(self, thread: int) -> None:
-        self.sentence, self.over = "", threading.Event()
+        self.sentence, self.over, self.interrupts = "", threading.Event(), True
         self._thread, self._seconds = thread, _begin_s()
         self._in_main = threading.current_thread() is threading.main_thread()
         if self._in_main:
@@ -122,15 +128,17 @@ class _Clock:
             signal.pthread_kill(self._thread, INTERRUPT)
         if self.over.wait(INSIST_S):
             return
-        say(f"repertory: {self.sentence}")
         if _commands[0]:
+            say(f"repertory: {self.sentence}")
             os._exit(REFUSED)
+        self.interrupts = False  # the signal still waits for the native code's end, and then finds all well
+        say(f"{what} has not ended within {self._seconds:g} s; the run waits for it")
 
 
 def _interrupted(_number: int, _frame: Any) -> None:
     """In the main thread, wherever its environment is."""
     clock = _clocks.get(threading.get_ident())
-    if clock is not None and clock.sentence and not clock.over.is_set():
+    if clock is not None and clock.sentence and clock.interrupts and not clock.over.is_set():
         raise Overdue
 
 

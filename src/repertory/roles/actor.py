@@ -58,7 +58,7 @@ class Actor:
         self._waiting = self._actions = None
 
     def warm_up(self) -> None:
-        """After `restart`: compile before the clock runs."""
+        """After `restart`: compile what answers for the policy."""
         self.policy.warm_up(self.observation, self.mask)
 
     def step(self) -> bool:

@@ -82,6 +82,9 @@ class Adjuster:
         numbers = Field((3,), "int64")
         return {"active": numbers, "kept": numbers, "path": Field((PATH, 6), "float64"), "count": Field((1,), "int64")}
 
+    def warm_up(self) -> None:
+        """Nothing is compiled."""
+
     def step(self) -> bool:
         """Judge the last change when its time is over, and make the next."""
         now = self.now()

@@ -49,6 +49,10 @@ class Greedy:
         """Take these weights from now on."""
         self._rows.load(weights)
 
+    def warm_up(self, question: Question) -> None:
+        """Compile what answers such a question."""
+        self._rows(question)
+
     def answer(self, question: Question) -> Answer:
         """The first of the best in each row."""
         rows, core = self._rows(question)

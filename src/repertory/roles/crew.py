@@ -90,6 +90,14 @@ class Crew:
         for index, actor in enumerate(self.actors):
             self.threads.do(index, begin, actor)
 
+    def warm_up(self) -> None:
+        """Compile for each number of actors that the policy may be asked about at once."""
+        spec = self.actors[0].environments.spec
+        for power in range(0 if self.any_number else len(self.actors).bit_length()):
+            rows = self._each << power
+            observation = np.zeros((rows, *spec.observation.seen_shape), spec.observation.dtype)
+            self.policy.warm_up(observation, np.ones((rows, spec.actions), np.bool_) if spec.masked else None)
+
     @property
     def held(self) -> bool:
         """Whether somebody is held back."""

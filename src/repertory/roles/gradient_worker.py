@@ -33,6 +33,9 @@ class Servers(Protocol):
     def push(self, gradient: jax.Array) -> int:
         """Send a gradient, computed with what was fetched last; returns the bytes sent."""
 
+    def warm_up(self, gradient: jax.Array) -> None:
+        """Compile what sends such a gradient; sends nothing."""
+
 
 class OutlierFilter:
     """Running mean and deviation of the losses; says which lie far above."""
@@ -104,11 +107,13 @@ class GradientWorker:
         return True
 
     def warm_up(self) -> None:
-        """Compile before the clock runs; changes nothing."""
+        """Compile the gradient, the sum of several, and how it is sent; sends nothing."""
         _, weights, target = self.servers.fetch()
         batch = Transitions(*self.batches.example().batch()[:8])
         gradient, _ = self.agent.gradient(jnp.asarray(weights), jnp.asarray(target), batch, self._key)
-        self.agent.shorten(gradient)
+        if self.exchange.push_period > 1:
+            gradient = gradient + gradient
+        self.servers.warm_up(self._clip(gradient)[0])
 
     def _fetch(self) -> tuple[int, Any, Any]:
         if self._fetched is None or self._made % self.exchange.fetch_period == 0:
@@ -123,7 +128,7 @@ class GradientWorker:
         page.lag(version - sample.version.astype(np.int64))
         loss = float(learned.loss)
         page.loss(loss, learned.entropy, learned.value)
-        self.batches.release(sample, learned.priority[None])
+        self.batches.release(sample, np.asarray(learned.priority)[None])
         if not math.isfinite(loss):  # first: it would spoil the mean of the others
             page.count("skipped")
         elif self.outliers is not None and self.outliers.refuses(loss):

@@ -56,11 +56,15 @@ class Segments:
         self.replay.taken[:] = self.replay.lanes.head
         self._began = self.replay.lanes.head.copy()
 
-    def example(self) -> Sample:
-        """A sample of the right shapes, to compile with."""
-        rows = self.replay.lanes.count * (self.length if self.whole else 1)
-        at = np.zeros(rows, np.int64)
-        return self.replay.gather(at, at, np.ones(rows, np.float32))
+    def examples(self) -> list[Sample]:
+        """A sample of each shape that may come, to compile with; of Sarsa the last two steps of an episode at once."""
+        each = np.zeros(self._rows, np.int64)
+        sizes = (each, np.concatenate([each, each])) if self.replay.next_actions else (each,)
+        return [self.replay.gather(at, at, np.ones(len(at), np.float32)) for at in sizes]
+
+    @property
+    def _rows(self) -> int:
+        return self.replay.lanes.count * (self.length if self.whole else 1)
 
     def take(self) -> tuple[Sample, bool] | None:
         """The next steps, and whether an update is due with them."""
@@ -74,8 +78,7 @@ class Segments:
             return None
         if due:
             self._began = head.copy()
-        rows = self.replay.lanes.count * (self.length if self.whole else 1)
-        return sample.padded(-(-len(sample.weight) // rows) * rows), due
+        return sample.padded(-(-len(sample.weight) // self._rows) * self._rows), due
 
     def _enough(self, slots: int) -> bool:
         """Whether `length` steps were taken; final observations take slots, too, and are no steps."""
@@ -98,7 +101,7 @@ class HogwildWorker:
         key: jax.Array,
         leads: bool = True,
         acted: Callable[[], tuple[int, Any]] | None = None,
-        kept: Callable[[], Kept | None] = lambda: None,
+        kept: Callable[[], Kept | None] | None = None,
         pull: Callable[[], None] = lambda: None,
     ) -> None:
         """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
@@ -124,7 +127,7 @@ class HogwildWorker:
         sample, due = taken
         live = self.store.live()  # θ⁻ as it is now
         version, weights = self._acted() if self._acted is not None else (self.page.updates, live.weights)
-        batch, kept = lesson(sample), self._kept()
+        batch, kept = lesson(sample), None if self._kept is None else self._kept()
         if kept is not None and len(kept.passes) == len(batch.action) - 1:
             self._sum, learned = self._gradient_of_kept(kept, batch)
         else:
@@ -139,11 +142,26 @@ class HogwildWorker:
         return True
 
     def warm_up(self) -> None:
-        """Compile before the clock runs; changes nothing."""
-        sample, live = self.source.example(), self.store.live()
-        batch = lesson(sample.flat() if isinstance(self.source, Drawer) else sample)  # type: ignore[union-attr]
-        gradient, _ = self._gradient(None, live.weights.copy(), live.target.copy(), batch, self._key)
+        """Compile the gradient, the sum of several, and the update."""
+        live = self.store.live()
+        for sample in self._examples():
+            gradient = self._compile(live.weights.copy(), live.target.copy(), lesson(sample))
         self._change(live, gradient, self.rate(self.page.env_steps))
+
+    def _examples(self) -> list[Any]:
+        if isinstance(self.source, Segments):
+            return self.source.examples()
+        sample = self.source.example()
+        return [sample.flat() if isinstance(sample, Sample) else sample]
+
+    def _compile(self, weights: Any, target: Any, batch: Any) -> Any:
+        """The gradient of such a batch, in the way or ways in which `step` takes it."""
+        if self._kept is not None and self.agent.keeping is not None:
+            return self._gradient_of_kept(_example_of_kept(self.agent, weights, batch), batch)[0]
+        gradient, _ = self._gradient(None, weights, target, batch, self._key)
+        if isinstance(self.source, Segments) and not self.source.whole:
+            self._gradient(gradient, weights, target, batch, self._key)
+        return gradient
 
     def _gradient_of_kept(self, kept: Kept, batch: Any) -> tuple[Any, Any]:
         assert self.agent.keeping is not None
@@ -194,6 +212,16 @@ class HogwildWorker:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _example_of_kept(agent: Agent, weights: Any, batch: Any) -> Kept:
+    """Forward passes as acting leaves them, one for each row of a batch but its last."""
+    assert agent.layers is not None
+    assert agent.keeping is not None
+    layers = agent.layers(weights)
+    mask = None if batch.mask is None else batch.mask[0]
+    _, forward = agent.keeping.observe(layers, batch.observation[0], mask)
+    return Kept(layers, [forward] * (len(batch.action) - 1))
 
 
 def _added(

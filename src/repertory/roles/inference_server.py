@@ -46,13 +46,23 @@ class InferenceServer:
         *,
         rank: int,
         core: int,
+        most: int = 1,
         least: int = 1,
         patience_s: float = 0.0,
     ) -> None:
+        """`most` askers may wait at once."""
         self.answers, self.weights, self.questions, self.page = answers, weights, questions, page
-        self.rank, self.core, self.least, self.patience = rank, core, least, round(patience_s / GLANCE_S)
+        self.rank, self.core, self.most, self.least = rank, core, most, least
+        self.patience = round(patience_s / GLANCE_S)
         self.version = -1
         self._glances = 0
+
+    def warm_up(self) -> None:
+        """Compile for each number of askers that are answered at once; answers nobody."""
+        self._pull()
+        for power in range(self.most.bit_length()):
+            question, _ = self.questions.read(range(1 << power), self.core)
+            self.answers.warm_up(question)
 
     def step(self) -> bool:
         """Answer whoever waits."""

@@ -45,6 +45,9 @@ class MemoryServer:
         self.drawer, self.outgoing, self.page, self.due_at = drawer, outgoing, page, due_at
         self._absorbed = outgoing.freed
 
+    def warm_up(self) -> None:
+        """Nothing is compiled."""
+
     def step(self) -> bool:
         """Take back the errors that have come; then draw one batch, if it is owed and there is a slot."""
         worked = self._absorb()

@@ -6,10 +6,12 @@ synchronous server waits for one from each worker. Gorila (Nair et al. 2015) dro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,12 @@ class Rules:
     synchronous: bool
     combine: str
     max_age: int
+
+    def numbers(self) -> Iterable[int]:
+        """Of how many gradients an update may be made."""
+        if not self.synchronous:
+            return (1,)
+        return range(1 if self.max_age else self.workers, self.workers + 1)
 
 
 class ParameterServer:
@@ -74,6 +82,13 @@ class ParameterServer:
     def version(self) -> int:
         """Updates behind this slice."""
         return self._version
+
+    def warm_up(self) -> None:
+        """Compile the update, on copies of the state and with whatever lies where gradients arrive."""
+        _, payload = self.incoming.payload(self.rank, 0)
+        for number in self.rules.numbers():
+            copied = jax.tree_util.tree_map(jnp.array, self.learned)
+            self._update(copied, [payload] * number, self.rate(self.page.env_steps))
 
     def step(self) -> bool:
         """Turn the gradients that have arrived into updates."""

@@ -17,6 +17,9 @@ from repertory.experience.replay import Sample
 class Role(Protocol):
     """A member of a company."""
 
+    def warm_up(self) -> None:
+        """Compile what `step` calls, before the clock runs; changes nothing."""
+
     def step(self) -> bool:
         """Do one piece of work if there is any; say whether there was."""
 

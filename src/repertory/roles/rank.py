@@ -37,7 +37,11 @@ def payload_fields(compression: Compression) -> Fields:
 class Collective(Protocol):
     """All ranks together: each submits, then polls until all have."""
 
-    def submit(self, payload: dict[str, jax.Array]) -> None:
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+
+    def submit(self, payload: dict[str, Any]) -> None:
         """This rank's part."""
 
     def poll(self) -> list[dict[str, Any]] | None:
@@ -98,11 +102,13 @@ class Rank:
         return self._update_together()
 
     def warm_up(self) -> None:
-        """Compile before the clock runs; changes nothing."""
+        """Compile the gradient and, on a copy of the state, the update; nobody else is needed for it."""
         sample, state = self.batches.example(), self.learned
         batch = lesson(sample.batch() if isinstance(sample, Sample) else sample)
         gradient, _ = self.agent.gradient(state.weights, state.target, batch, state.key)
-        self.compression.encode(gradient, self._residual)
+        payload = self._payload(self.compression.encode(gradient, self._residual)[0])
+        copied = jax.tree_util.tree_map(jnp.array, state)
+        self._update(copied, [payload] * self.collective.ranks, payload[RATE])
 
     def _update_together(self) -> bool:
         """With everybody's gradients, once they are there."""
@@ -114,7 +120,7 @@ class Rank:
         self._waiting = None
         self.learned, norm = self._update(self.learned, payloads, payloads[0][RATE])
         self._version += 1
-        self.batches.release(sample, jnp.asarray(learned.priority)[None])
+        self.batches.release(sample, np.asarray(learned.priority)[None])
         self.page.gradient_norm(norm, self.agent.max_gradient_norm)
         self._conclude(sample, learned)
         self.watch.lap("learn")
@@ -139,8 +145,11 @@ class Rank:
         payload, self._residual = self.compression.encode(gradient, self._residual)
         self.page.count("bytes_sent", self.compression.nbytes)
         self._waiting = (sample, learned)
-        self.collective.submit({**payload, RATE: jnp.full(1, self.rate(), jnp.float32)})
+        self.collective.submit(self._payload(payload))
         return True
+
+    def _payload(self, encoded: dict[str, jax.Array]) -> dict[str, Any]:
+        return {**encoded, RATE: np.full(1, self.rate(), np.float32)}
 
     def _conclude(self, sample: Any, learned: Learned) -> None:
         self.page.count("gradients")
