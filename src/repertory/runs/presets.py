@@ -76,7 +76,16 @@ _APPO = {"agent": {"ratio_clip": 0.2, "epochs": 2, "minibatches": 2, "entropy": 
 
 _CARTPOLE_TOPOLOGIES: Mapping[str, Mapping[str, Any]] = {
     "apex": {"agent": _adam(1e-3), "company": {"pull_period": 20}},
-    "gorila": {"agent": {"learning_rate": 0.01, "learning_rate_steps": 0, "target_period": 50}},
+    "gorila": {
+        "agent": {
+            "learning_rate": 0.01,
+            "learning_rate_steps": 0,
+            "optimizer_epsilon": 0.1,
+            "double": True,
+            "max_gradient_norm": 10.0,
+            "target_period": 50,
+        },
+    },
     "hogwild": {
         "env_steps": 400_000,
         "eval_every": 2_500,
