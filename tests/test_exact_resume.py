@@ -87,7 +87,7 @@ def test_killed_and_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, arg
     assert_same_run(tmp_path / "runs/whole", tmp_path / "runs/broken")
 
 
-@pytest.mark.parametrize(("ends_at", "keep"), [(1700, 2), (1700, 1), (1400, 2), (500, 2)])
+@pytest.mark.parametrize(("ends_at", "keep"), [(1700, 2), (1700, 1), (1400, 2)])
 def test_completed_and_extended_run_equals_the_longer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_at: int, keep: int
 ) -> None:
@@ -99,7 +99,7 @@ def test_completed_and_extended_run_equals_the_longer_one(
     assert cli.main(["resume", "extended", "--env-steps", "3000", "--from", "exact", "--quiet"]) == 0
     assert_same_run(tmp_path / "runs/whole", tmp_path / "runs/extended")
     kept = result(tmp_path / "runs/extended")["evaluations"][0]
-    assert (kept == first) == (ends_at > 900), "what lies before the checkpoint is not made again"
+    assert kept == first, "what lies before the checkpoint is not made again"
 
 
 OFTEN = (
