@@ -223,6 +223,14 @@ def test_manifest_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     assert "not a checkpoint of repertory" in sentence(path)
 
 
+def test_newest_exact_checkpoint_stays_however_many_follow(tmp_path: Path) -> None:
+    for step, exact in ((1, True), (2, True), (3, False), (4, False), (5, False)):
+        checkpoint.save(tmp_path, {"x": step}, step=step, keep=2, exact=exact)
+    assert [checkpoint.manifest(path)["step"] for path in checkpoint.whole(tmp_path)] == [2, 4, 5]
+    checkpoint.save(tmp_path, {"x": 6}, step=6, keep=2, exact=True)
+    assert [checkpoint.manifest(path)["step"] for path in checkpoint.whole(tmp_path)] == [5, 6]
+
+
 def test_older_format_names_both_versions(tmp_path: Path) -> None:
     path = save(tmp_path)
     forge(path, format_version=1, repertory="0.0.9")

@@ -44,7 +44,10 @@ class CheckpointFailed(OSError):
 
 
 def save(directory: Path, state: State, *, step: int, keep: int, exact: bool) -> Path:
-    """Write `state` as the newest checkpoint of `directory`, then remove all but the newest `keep`."""
+    """Write `state` as the newest checkpoint of `directory`; then remove all but the newest `keep`.
+
+    The newest exact one stays besides: a run can be repeated from it, also after it was resumed from others.
+    """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
     tree, parts = split(state)
@@ -57,8 +60,11 @@ def save(directory: Path, state: State, *, step: int, keep: int, exact: bool) ->
     except OSError as error:
         text = f"the checkpoint at step {step} was not saved in {directory}: {error.strerror or error}"
         raise CheckpointFailed(error.errno, text) from error
-    for old in whole(directory)[:-keep]:
-        _remove(old)
+    found = whole(directory)
+    newest_exact = [each for each in found if _read_manifest(each).get("exact")][-1:]
+    for old in found[:-keep]:
+        if old not in newest_exact:
+            _remove(old)
     return path
 
 
