@@ -28,14 +28,16 @@ FAMILY = "REPERTORY_FAMILY"
 """Environment variable: a random name of the run, which the driver, the members and what they start have in common."""
 MOST_FILES = 4096
 """Open files that the largest company needs, and more."""
-SINGLE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+ONE_THREAD = ("xla_cpu_multi_thread_eigen", "xla_cpu_enable_concurrency_optimized_scheduler")
+"""XLA's switches that are off: matrix products on several threads, and an order of operations made for several. With
+that order, parts of an update went to and fro between two threads of a learner that keeps to one core, 15 times each."""
 
 
 def cap_threads() -> None:
     """Before JAX is imported: one compute thread, on the CPU unless told otherwise."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {SINGLE_THREAD}".strip()
+    given = os.environ.get("XLA_FLAGS", "")
+    off = [f"--{name}=false" for name in ONE_THREAD if name not in given]
+    os.environ["XLA_FLAGS"] = " ".join([given, *off]).strip()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
