@@ -29,8 +29,10 @@ FAMILY = "REPERTORY_FAMILY"
 MOST_FILES = 4096
 """Open files that the largest company needs, and more."""
 ONE_THREAD = ("xla_cpu_multi_thread_eigen", "xla_cpu_enable_concurrency_optimized_scheduler")
-"""XLA's switches that are off: matrix products on several threads, and an order of operations made for several. With
-that order, parts of an update went to and fro between two threads of a learner that keeps to one core, 15 times each."""
+"""XLA's switches that are off: matrix products on several threads, and an order of operations that is made for several.
+
+With that order, a learner that keeps to one core handed a part of each update to a second thread on the same core.
+"""
 
 
 def cap_threads() -> None:
