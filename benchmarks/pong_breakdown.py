@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from repertory.engines.rehearsal import Rehearsal
-from repertory.experience.vectors import Vectorised
+from repertory.environments.vectors import Vectorised
 from repertory.roles.answers import Rows
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.runs.config import change

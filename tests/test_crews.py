@@ -20,9 +20,9 @@ from faults import lane_problems
 from repertory.engines.casting import Casting
 from repertory.engines.rehearsal import Rehearsal
 from repertory.engines.stage import Stage
+from repertory.environments.threads import Threads
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
-from repertory.experience.threads import Threads
 from repertory.roles.actor import Actor
 from repertory.roles.crew import Crew, powers_of_two
 from repertory.roles.exploration import ladder

@@ -18,9 +18,9 @@ import pytest
 import repertory
 from commands import result, until, words
 from repertory.engines import make_engine
+from repertory.environments import deadlines, factory
+from repertory.environments.deadlines import SETTING, bounded, doing, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience import deadlines, environments
-from repertory.experience.deadlines import SETTING, bounded, doing, wait_for_what_hangs
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
@@ -88,7 +88,7 @@ def test_step_that_does_not_return_is_said_while_the_run_waits_for_it(tmp_path: 
 def test_close_that_hangs_or_raises_keeps_nobody(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(deadlines, "CLOSE_S", 0.2)
     options = {"where": "close"}
-    assert environments.describe(HANGING, options).actions == 2
+    assert factory.describe(HANGING, options).actions == 2
     assert capsys.readouterr().err.count("did not return within 0.2 s; it is left behind") == 1
     wishes = {"env_steps": 200, "eval_episodes": 1, "eval_max_steps": 5, "quiet": True, "env_option": ("where=close",)}
     for topology, engine in (("single", "inline"), ("collectors", "inline")):
@@ -185,7 +185,7 @@ def test_command_that_trains_in_one_thread_is_not_ended_by_what_hangs(
 def test_deadline_that_is_no_time_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, given)
     with pytest.raises(UserError, match="must be a number of seconds above 0"):
-        environments.describe("CartPole-v1")
+        factory.describe("CartPole-v1")
 
 
 @pytest.mark.parametrize("close", [lambda: time.sleep(30), lambda: 1 / 0], ids=["hangs", "raises"])

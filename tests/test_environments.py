@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from repertory.environments.factory import Environments, describe, evaluation_options, make, seeds
+from repertory.environments.vectors import Vectorised, one_seed
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience import environments
-from repertory.experience.environments import Environments, describe, evaluation_options, make, seeds
-from repertory.experience.vectors import Vectorised, one_seed
 from repertory.specs import Part
 
 MODES = [None, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
@@ -470,4 +469,4 @@ def test_minatar_plays_as_the_package_does() -> None:
 
 
 def test_public_names_are_there() -> None:
-    assert all(hasattr(environments, name) for name in environments.__all__)
+    assert all(hasattr(factory, name) for name in factory.__all__)

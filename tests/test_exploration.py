@@ -14,8 +14,8 @@ from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.engines.casting import LocalBoard
-from repertory.experience import environments
-from repertory.experience.environments import Environments, seeds
+from repertory.environments import factory
+from repertory.environments.factory import Environments, seeds
 from repertory.experience.lanes import Lanes
 from repertory.roles.actor import Actor
 from repertory.roles.evaluator import Evaluator
@@ -128,7 +128,7 @@ class Steady:
 
 @pytest.fixture
 def taxis() -> Iterator[Referee]:
-    referee = Referee(environments.make(TAXI, 10, worker=0))
+    referee = Referee(factory.make(TAXI, 10, worker=0))
     yield referee
     referee.close()
 
@@ -242,7 +242,7 @@ def countdown() -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
 def test_evaluator_counts_one_episode_for_each_environment(countdown: str, mode: Any) -> None:
-    stage = environments.make(countdown, 4, worker=0, autoreset=mode)
+    stage = factory.make(countdown, 4, worker=0, autoreset=mode)
     agent = q_agent(stage.spec)
     lengths = [3, 1, 12, 5]
     calls: list[None] = []
@@ -255,7 +255,7 @@ def test_evaluator_counts_one_episode_for_each_environment(countdown: str, mode:
 
 
 def test_evaluator_stops_at_its_limit(countdown: str) -> None:
-    stage = environments.make(countdown, 2, worker=0)
+    stage = factory.make(countdown, 2, worker=0)
     agent = q_agent(stage.spec)
     episodes = Evaluator(agent, stage, max_steps=5).evaluate(agent.init(0).weights, [3, 100])
     stage.close()

@@ -18,8 +18,8 @@ from repertory.engines import make_engine, processes, supervisor
 from repertory.engines.inline import InlineEngine
 from repertory.engines.processes import ProcessesEngine
 from repertory.engines.supervisor import CompanyFailed
+from repertory.environments import factory
 from repertory.errors import EnvironmentFailure
-from repertory.experience import environments
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
@@ -89,14 +89,14 @@ def test_evaluator_that_cannot_be_built_in_one_thread_costs_a_score(
 ) -> None:
     with closing(engine_of(topology, "inline", mark)) as engine:
         broken = {"now": True}
-        own = environments.make
+        own = factory.make
 
         def failing(name: str, count: int, *, worker: int = 0, **wishes: Any) -> Any:
             if broken["now"] and worker >= 1_000_000:
                 raise EnvironmentFailure("environment 0 could not be built: no licence")
             return own(name, count, worker=worker, **wishes)
 
-        monkeypatch.setattr(environments, "make", failing)
+        monkeypatch.setattr(factory, "make", failing)
         engine.start()
         play(engine, lambda: engine.counters.env_steps >= 50)
         engine.ask(0)

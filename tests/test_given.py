@@ -17,8 +17,8 @@ import pytest
 
 import repertory
 from repertory import cli
+from repertory.environments.factory import describe, make, name_environment
 from repertory.errors import UserError
-from repertory.experience.environments import describe, make, name_environment
 from repertory.runs.presets import defaults
 from repertory.user_code import Given, name_of
 

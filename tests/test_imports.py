@@ -23,7 +23,7 @@ FLOORS = (
     {"engines"},
     {"topologies"},
     {"roles"},
-    {"experience", "agents"},
+    {"experience", "environments", "agents"},
     {"user_code"},
     {"specs", "errors", "runtime", "output"},
 )

@@ -25,7 +25,7 @@ from repertory.agents.agent import Agent
 from repertory.agents.light import ROWS
 from repertory.agents.networks import NetworkOptions, build_policy_network
 from repertory.engines.boards import Board, Requests
-from repertory.experience.environments import make
+from repertory.environments.factory import make
 from repertory.experience.unrolls import Unrolls, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import CLEARLY, LONGEST_REST, PATH, SHORTEST_REST, Adjuster, judgements

@@ -13,7 +13,7 @@ import gymnasium as gym
 import pytest
 
 from commands import Command, words
-from repertory.experience.hush import hushed
+from repertory.environments.hush import hushed
 
 WARNING = """
 import gymnasium as gym

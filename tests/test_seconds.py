@@ -19,7 +19,7 @@ from rich.console import Console
 
 from commands import result, words
 from repertory.cli import _conclude
-from repertory.experience.stepping import Step
+from repertory.environments.stepping import Step
 from repertory.roles.evaluator import Evaluator
 from repertory.runs.progress import Budget, Lines, LiveView
 

@@ -13,7 +13,7 @@ import pytest
 from commands import rows, timeless, words
 from repertory import cli
 from repertory.engines.inline import InlineEngine
-from repertory.experience import environments
+from repertory.environments import factory
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
@@ -108,6 +108,6 @@ def test_training_restarts_and_evaluations_never_use_a_seed_twice(
 
 def test_seeds_differ_between_runs_workers_environments_and_rounds() -> None:
     keys = [(run, worker, moment) for run in (0, 1, 2**31) for worker in (0, 1, 10**6) for moment in (0, 1, 64, 10**9)]
-    drawn = [seed for run, worker, moment in keys for seed in environments.seeds(run, worker, 16, moment)]
+    drawn = [seed for run, worker, moment in keys for seed in factory.seeds(run, worker, 16, moment)]
     assert len(set(drawn)) == len(drawn) == 16 * len(keys)
     assert all(0 <= seed < 2**31 for seed in drawn)

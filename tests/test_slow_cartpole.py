@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from repertory.environments.factory import evaluation_options, make
+from repertory.environments.one_by_one import OneByOne
 from repertory.errors import UserError
-from repertory.experience.environments import evaluation_options, make
-from repertory.experience.one_by_one import OneByOne
 from repertory.runs.presets import defaults
 
 NAME = "repertory/SlowCartPole-v1"

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repertory.agents.networks import encode
+from repertory.environments.factory import make
+from repertory.environments.spaces import Encoder, UnfitError, discrete_actions
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience.environments import make
 from repertory.experience.lanes import Lanes
-from repertory.experience.spaces import Encoder, UnfitError, discrete_actions
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from naive import make_spec
+from repertory.environments.factory import make
+from repertory.environments.one_by_one import OneByOne
+from repertory.environments.stepping import Step
+from repertory.environments.vectors import Vectorised
 from repertory.errors import EnvironmentFailure
-from repertory.experience.environments import make
-from repertory.experience.one_by_one import OneByOne
-from repertory.experience.stepping import Step
 from repertory.experience.unrolls import Census, UnrollBatch, Unrolls, UnrollWriter
-from repertory.experience.vectors import Vectorised
 from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.unroll_batches import UnrollBatches
 from repertory.specs import EnvironmentSpec

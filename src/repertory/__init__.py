@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from repertory.environments.registration import register_with_gymnasium
 from repertory.errors import UserError
-from repertory.experience.registration import register_with_gymnasium
 from repertory.runtime import cap_threads, look_for_no_display
 
 if TYPE_CHECKING:

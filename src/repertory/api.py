@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from repertory.agents.networks import name_module
+from repertory.environments.factory import name_environment
 from repertory.errors import UserError
-from repertory.experience.environments import name_environment
 from repertory.runs import config_file, launch
 from repertory.runs.acting import TrainedAgent, load_agent
 from repertory.runs.config import change, read_pairs

@@ -28,8 +28,8 @@ from repertory.commands import (
     ShowOptions,
     parse,
 )
+from repertory.environments.deadlines import end_what_hangs
 from repertory.errors import EnvironmentFailure, UserError, nearest, plain
-from repertory.experience.deadlines import end_what_hangs
 from repertory.output import forgive_output, result_stream, results_alone
 from repertory.runs import config_file
 from repertory.runtime import ending_signals, start_fork_server
@@ -223,7 +223,7 @@ def resume(arguments: list[str]) -> int:
 
 def evaluate(arguments: list[str]) -> int:
     """play greedy episodes with a run's agent, and film one"""
-    from repertory.experience.hush import hushed
+    from repertory.environments.hush import hushed
     from repertory.runs.directory import RunDirectory
     from repertory.runs.opening import Supplied
     from repertory.runs.player import load_player

@@ -11,8 +11,8 @@ import tyro
 
 from repertory import commands, topologies
 from repertory.engines import ENGINES
+from repertory.environments.minatar_games import GAMES
 from repertory.errors import UserError, nearest
-from repertory.experience.minatar_games import GAMES
 from repertory.runs.config import AGENTS, CriticRunOptions, RunOptions, flag
 from repertory.runs.presets import PRESETS
 from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions

@@ -17,9 +17,9 @@ from repertory.engines.boards import BatchSlots
 from repertory.engines.plan import ANSWERING, CALLS_AHEAD
 from repertory.engines.servers import ShardedServers
 from repertory.engines.stage import PLAYING, Member, Stage
+from repertory.environments import factory
+from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
-from repertory.experience import environments
-from repertory.experience.environments import Environments
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import Adjuster
@@ -222,9 +222,7 @@ class Casting:
 
     def _environments(self, rank: int, page: Page, count: int, patient: bool = False) -> Environments:
         plan = self.stage.plan
-        made = environments.make(
-            plan.environment, count, options=plan.environment_options, worker=rank, patient=patient
-        )
+        made = factory.make(plan.environment, count, options=plan.environment_options, worker=rank, patient=patient)
         made.report_to(page.row["place"])
         return made
 
@@ -239,7 +237,7 @@ class Casting:
         plan, page = self.stage.plan, actor.page
         key = (int(page.row["starts"]), page.own_env_steps)
         actor.experience.interrupt(actor.lanes)
-        actor.restart(environments.seeds(plan.seed, actor.rank, actor.environments.count, *key))
+        actor.restart(factory.seeds(plan.seed, actor.rank, actor.environments.count, *key))
 
     def _drawer(self, page: Page, rank: int | None, updates_per_call: int = 1) -> Drawer:
         """Batches of a worker's own, or of everybody's steps."""
@@ -518,14 +516,14 @@ class Casting:
 
     def _evaluator(self, member: Member, page: Page) -> list[Role]:  # noqa: ARG002
         plan, stage = self.stage.plan, self.stage
-        made = environments.make(
+        made = factory.make(
             plan.environment, plan.eval_episodes, options=plan.evaluation_options, worker=EVALUATION_WORKER
         )
         made.report_to(page.row["place"])
         evaluator = Evaluator(stage.agent, made, max_steps=plan.eval_max_steps)
 
         def seeds(index: int) -> list[int]:
-            return environments.seeds(plan.seed, EVALUATION_WORKER, plan.eval_episodes, index)
+            return factory.seeds(plan.seed, EVALUATION_WORKER, plan.eval_episodes, index)
 
         return [EvaluationDesk(evaluator, stage.named("evaluation"), seeds, page, self.dismissed)]
 

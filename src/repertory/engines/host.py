@@ -23,8 +23,8 @@ from repertory.engines.plan import Plan
 from repertory.engines.reports import FAILURE, REFUSAL, trace_of, write_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
+from repertory.environments import hush
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience import hush
 from repertory.output import forgive_output
 from repertory.roles.actor import Actor
 from repertory.roles.crew import SMALL

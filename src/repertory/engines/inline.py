@@ -19,9 +19,9 @@ from repertory.agents.agent import Agent
 from repertory.engines.casting import EVALUATION_WORKER, LocalBoard
 from repertory.engines.company import Answer, common_figures, copied, failure_note
 from repertory.engines.plan import Plan
+from repertory.environments import factory
+from repertory.environments.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience import environments
-from repertory.experience.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.experience.lanes import Lanes
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
@@ -76,7 +76,7 @@ class InlineEngine:
 
     def _actor(self, rank: int) -> Actor:
         plan = self.plan
-        made = environments.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank)
+        made = factory.make(plan.environment, plan.envs_per_actor, options=plan.environment_options, worker=rank)
         made.report_to(self._places[rank])
         return Actor(
             made,
@@ -103,7 +103,7 @@ class InlineEngine:
         self._slow = self._slow or SlowSteps(self._places, self.plan.company.heartbeat_s)
         for actor, policy in zip(self.actors, self.policies, strict=True):
             policy.pull()  # random actions name its version before the policy is first asked
-            seeds = environments.seeds(self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps)
+            seeds = factory.seeds(self.plan.seed, actor.rank, self.plan.envs_per_actor, self.counters.env_steps)
             with bounded():
                 actor.restart(seeds)
             if first:
@@ -135,7 +135,7 @@ class InlineEngine:
         """Greedy episodes with the weights of now; `index` chooses their seeds. A failure costs a score, no more."""
         env_steps, weights = self.counters.env_steps, self.board.latest()[1]
         self.watch.lap("other")
-        seeds = environments.seeds(self.plan.seed, EVALUATION_WORKER, self.plan.eval_episodes, index)
+        seeds = factory.seeds(self.plan.seed, EVALUATION_WORKER, self.plan.eval_episodes, index)
         try:
             evaluator = self._prepared()
             with bounded():
@@ -154,7 +154,7 @@ class InlineEngine:
         plan = self.plan
         if self._evaluator is None:
             with bounded():
-                made = environments.make(
+                made = factory.make(
                     plan.environment, plan.eval_episodes, options=plan.evaluation_options, worker=EVALUATION_WORKER
                 )
             made.report_to(self._places[-1])

@@ -13,8 +13,8 @@ from repertory.engines.casting import Casting
 from repertory.engines.company import Answer, Evaluations, Figures, checkpoint_state, failure_note
 from repertory.engines.plan import Plan
 from repertory.engines.stage import Member, Stage
+from repertory.environments.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Role
 

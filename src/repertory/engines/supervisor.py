@@ -19,8 +19,8 @@ from repertory.engines.plan import Plan
 from repertory.engines.reports import REFUSAL, clear_report, read_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
 from repertory.engines.stage import Member, Stage, cores_of, crews_of, niceness_of, spare_cores
+from repertory.environments import hush
 from repertory.errors import UserError
-from repertory.experience import hush
 from repertory.runtime import UNGUARDED, end_of_child, fork_server_pid, pinnable_cores, usable_cores
 
 __all__ = ["CompanyFailed", "Event", "Supervisor", "Watched"]

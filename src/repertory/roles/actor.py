@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.experience.environments import Environments, Step
+from repertory.environments.factory import Environments, Step
 from repertory.roles.exploration import generator, random_actions
 from repertory.roles.ledger import Page
 from repertory.roles.ports import ExperienceSink, Policy

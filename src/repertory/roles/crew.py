@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.environments.factory import Step
+from repertory.environments.threads import Threads, give_way
 from repertory.errors import EnvironmentFailure
-from repertory.experience.environments import Step
-from repertory.experience.threads import Threads, give_way
 from repertory.roles.actor import Actor
 from repertory.roles.exploration import random_actions
 from repertory.roles.ledger import Pages

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.agents.light import ROWS
+from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
-from repertory.experience.environments import Environments
 from repertory.experience.lanes import Field
 from repertory.roles.answers import Question, Rows
 from repertory.roles.ledger import Page

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
+from repertory.environments import factory, saved_spaces
+from repertory.environments.deadlines import say
+from repertory.environments.spaces import Encoder
 from repertory.errors import UserError
-from repertory.experience import environments, saved_spaces
-from repertory.experience.deadlines import say
-from repertory.experience.spaces import Encoder
 from repertory.roles.answers import Question, Rows
 from repertory.runs.config import environment_options
 from repertory.runs.directory import RunDirectory
@@ -112,7 +112,7 @@ def load_agent(path: Path, which: str = "newest", supplied: Supplied = NOTHING) 
     directory = RunDirectory(path)
     saved, spec = load_weights(directory, which, say), directory.read_spec()
     options = read_options(directory, supplied, to_play=spec is None)
-    spec = spec or environments.describe(options.environment, environment_options(options))
+    spec = spec or factory.describe(options.environment, environment_options(options))
     agent = recall(options, spec)
     agent.layout.check(saved.get("layout"))
     return TrainedAgent(options.environment, spec, agent, np.array(saved["learned"]["00"]))

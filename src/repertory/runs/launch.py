@@ -11,8 +11,8 @@ from typing import Any
 
 from repertory.engines import Engine, make_engine
 from repertory.engines.plan import Plan
+from repertory.environments.hush import hushed
 from repertory.errors import UserError
-from repertory.experience.hush import hushed
 from repertory.runs.config import RunOptions, to_dict
 from repertory.runs.directory import RunDirectory, fresh_name
 from repertory.runs.opening import NOTHING, Supplied, read_options

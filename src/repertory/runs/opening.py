@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from repertory.agents.networks import name_module
+from repertory.environments.factory import name_environment
 from repertory.errors import UserError
-from repertory.experience.environments import name_environment
 from repertory.runs.config import RunOptions, environment_options, from_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.trust import require_trust

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.engines.casting import EVALUATION_WORKER
 from repertory.engines.plan import Plan
+from repertory.environments import factory
+from repertory.environments.deadlines import SlowSteps, bounded, close_within, say
+from repertory.environments.factory import Environments
 from repertory.errors import UserError, missing_extra
-from repertory.experience import environments
-from repertory.experience.deadlines import SlowSteps, bounded, close_within, say
-from repertory.experience.environments import Environments
 from repertory.roles.evaluator import Episodes, Evaluator
 from repertory.runs.directory import RunDirectory
 from repertory.runs.opening import NOTHING, Supplied, read_options
@@ -36,7 +36,7 @@ class Player:
         """Whole greedy episodes from seeds of this seed."""
         seeds = _seeds(seed, episodes)
         with bounded():
-            setting = environments.make(
+            setting = factory.make(
                 self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_WORKER
             )
         slow = self._watched(setting)
@@ -56,7 +56,7 @@ class Player:
         """One greedy episode as a film, mp4 or gif by the file's ending."""
         seeds, writer = _seeds(seed, 1), _film(path)
         with bounded():
-            setting = environments.make(
+            setting = factory.make(
                 self.plan.environment,
                 1,
                 options=self.plan.evaluation_options,
@@ -78,7 +78,7 @@ class Player:
 def _seeds(seed: int, episodes: int) -> list[int]:
     if seed < 0:
         raise UserError(f"an evaluation's seed must not be negative, it is {seed}")
-    return environments.seeds(seed, EVALUATION_WORKER, episodes)
+    return factory.seeds(seed, EVALUATION_WORKER, episodes)
 
 
 def _film(path: Path) -> Any:

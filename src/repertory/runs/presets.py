@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repertory.experience.environments import registered_id
+from repertory.environments.factory import registered_id
 from repertory.runs.config import CRITIC_AGENTS, RunOptions, change, options_for
 from repertory.topologies import find
 

@@ -15,8 +15,8 @@ from repertory.agents.networks import convolves
 from repertory.agents.q_learning import QLearningOptions
 from repertory.engines.plan import Plan
 from repertory.engines.stage import crews_of
+from repertory.environments import factory
 from repertory.errors import UserError
-from repertory.experience import environments
 from repertory.runs.config import RunOptions, check, environment_options, resolve
 from repertory.runtime import keep_freed_memory, start_jax, usable_cores
 from repertory.specs import EnvironmentSpec
@@ -56,8 +56,8 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
     topology = topologies.find(options.topology)
     validate(topology, engine=options.engine, agent=options.agent_name, actors=options.actors)
     chosen = environment_options(options)
-    scored = environments.evaluation_options(options.environment, chosen)
-    plan = _plan(options, environments.describe(options.environment, chosen), scored)
+    scored = factory.evaluation_options(options.environment, chosen)
+    plan = _plan(options, factory.describe(options.environment, chosen), scored)
     if plan.unrolled:
         _check_unrolls(plan)
     else:

@@ -15,8 +15,8 @@ from typing import Any
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from repertory.environments.registration import SLOW_CARTPOLE
 from repertory.errors import UserError
-from repertory.experience.registration import SLOW_CARTPOLE
 
 SCORED = {"latency_s": 0.0, "busy_s": 0.0}
 """The options for evaluations."""

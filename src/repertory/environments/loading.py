@@ -24,11 +24,11 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.wrappers import ClipReward
 
+from repertory.environments import atari, minatar_games
+from repertory.environments.deadlines import Overdue, bounded, close_within, doing
+from repertory.environments.recipes import Recipe, portable
+from repertory.environments.stepping import missing_dependency, raised
 from repertory.errors import EnvironmentFailure, UserError, nearest
-from repertory.experience import atari, minatar_games
-from repertory.experience.deadlines import Overdue, bounded, close_within, doing
-from repertory.experience.recipes import Recipe, portable
-from repertory.experience.stepping import missing_dependency, raised
 from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
 
 Env = gym.Env[Any, Any]

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from repertory.environments.registration import T_MAZE
 from repertory.errors import UserError
-from repertory.experience.registration import T_MAZE
 
 FORWARD, LEFT, RIGHT = range(3)
 """The actions in the maze."""

@@ -16,11 +16,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from repertory.experience import saved_spaces
-from repertory.experience.deadlines import doing
-from repertory.experience.one_by_one import constants, picture
-from repertory.experience.spaces import Encoder, discrete_actions
-from repertory.experience.stepping import Array, Flags, Step, Watch, raised
+from repertory.environments import saved_spaces
+from repertory.environments.deadlines import doing
+from repertory.environments.one_by_one import constants, picture
+from repertory.environments.spaces import Encoder, discrete_actions
+from repertory.environments.stepping import Array, Flags, Step, Watch, raised
 from repertory.specs import EnvironmentSpec, ObservationSpec
 
 Vector = VectorEnv[Any, Any, Any]

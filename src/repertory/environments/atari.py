@@ -25,9 +25,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from repertory.environments.stepping import Array
+from repertory.environments.vectors import Vector, Vectorised
 from repertory.errors import UserError, missing_extra, nearest
-from repertory.experience.stepping import Array
-from repertory.experience.vectors import Vector, Vectorised
 from repertory.specs import ObservationSpec, Part
 
 _ENTRY_POINT = "ale_py.env:AtariEnv"

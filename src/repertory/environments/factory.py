@@ -15,14 +15,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from repertory.environments import atari, slow_cartpole
+from repertory.environments.deadlines import bounded, close_within, doing
+from repertory.environments.loading import CLIPPING, Env, Source, find, name_environment, registered_id
+from repertory.environments.one_by_one import OneByOne
+from repertory.environments.registration import SLOW_CARTPOLE
+from repertory.environments.stepping import Environments, Step
+from repertory.environments.vectors import Vector, Vectorised
 from repertory.errors import UserError
-from repertory.experience import atari, slow_cartpole
-from repertory.experience.deadlines import bounded, close_within, doing
-from repertory.experience.loading import CLIPPING, Env, Source, find, name_environment, registered_id
-from repertory.experience.one_by_one import OneByOne
-from repertory.experience.registration import SLOW_CARTPOLE
-from repertory.experience.stepping import Environments, Step
-from repertory.experience.vectors import Vector, Vectorised
 from repertory.specs import EnvironmentSpec
 
 __all__ = [

@@ -15,11 +15,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.environments import saved_spaces
+from repertory.environments.deadlines import doing
+from repertory.environments.spaces import Encoder, discrete_actions
+from repertory.environments.stepping import Array, Flags, Step, Watch, missing_dependency, raised
 from repertory.errors import UserError
-from repertory.experience import saved_spaces
-from repertory.experience.deadlines import doing
-from repertory.experience.spaces import Encoder, discrete_actions
-from repertory.experience.stepping import Array, Flags, Step, Watch, missing_dependency, raised
 from repertory.specs import EnvironmentSpec
 
 Env = gym.Env[Any, Any]
