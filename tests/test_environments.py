@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from repertory.environments import factory
 from repertory.environments.factory import Environments, describe, evaluation_options, make, seeds
 from repertory.environments.vectors import Vectorised, one_seed
 from repertory.errors import EnvironmentFailure, UserError

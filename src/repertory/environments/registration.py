@@ -41,7 +41,7 @@ def _register() -> None:
 
     for name, (place, solved, steps) in _OURS.items():
         if name not in registry:  # Gymnasium warns of a second time
-            register(name, f"repertory.experience.{place}", reward_threshold=solved, max_episode_steps=steps)
+            register(name, f"repertory.environments.{place}", reward_threshold=solved, max_episode_steps=steps)
 
 
 class _Waiting:
