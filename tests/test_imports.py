@@ -25,6 +25,7 @@ FLOORS = (
     {"roles"},
     {"experience", "environments", "agents"},
     {"user_code"},
+    {"limits"},
     {"specs", "errors", "runtime", "output"},
 )
 FILES = sorted(ROOT.rglob("*.py"))

@@ -1,0 +1,108 @@
+"""The agents by name: those of this package, those that other packages bring, and those that a program registers.
+
+An agent is one function from options, network, environment and threads to a record of pure functions (`agent.py`).
+A package brings one by an entry point of the group `repertory.agents` that names an `AgentKind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
+from repertory.agents.agent import Agent
+from repertory.agents.q_learning import QLearningOptions, make_q_learning
+from repertory.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class AgentKind:
+    """How agents of one name are made, and what they learn from."""
+
+    name: str
+    summary: str
+    options: type
+    """A frozen dataclass: `QLearningOptions`, `ActorCriticOptions`, or one derived from them."""
+    make: Callable[..., Agent]
+    """Takes options, network options, the environment's spec and a number of threads."""
+    learns_from: Literal["replay", "unrolls"]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Options that this name sets unless the user does."""
+
+
+def _value_agent(name: str, summary: str, **defaults: Any) -> AgentKind:
+    return AgentKind(name, summary, QLearningOptions, make_q_learning, "replay", defaults)
+
+
+def _actor_critic(name: str, summary: str, **defaults: Any) -> AgentKind:
+    return AgentKind(name, summary, ActorCriticOptions, make_actor_critic, "unrolls", defaults)
+
+
+_RAINBOW = {"double": True, "dueling": True, "prioritized": True, "distributional": True, "noisy": True, "n_step": 3}
+_SHARED_RMSPROP = {"reduction": "sum", "optimizer": "shared_rmsprop"}
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        _value_agent("dqn", "deep Q-network, double by default (Mnih et al. 2015)"),
+        _value_agent("rainbow", "DQN with all six improvements (Hessel et al. 2018)", **_RAINBOW),
+        _value_agent("sarsa", "bootstraps from the action that was taken next", sarsa=True),
+        _actor_critic(
+            "a3c",
+            "advantage actor-critic on returns as played (Mnih et al. 2016)",
+            unroll=5,
+            correction="none",
+            optimizer_epsilon=0.1,
+            learning_rate=7e-4,
+            **_SHARED_RMSPROP,
+        ),
+        _actor_critic(
+            "impala",
+            "actor-critic with V-trace (Espeholt et al. 2018)",
+            unroll=20,
+            correction="vtrace",
+            optimizer_epsilon=0.01,
+            learning_rate=6e-4,
+            **_SHARED_RMSPROP,
+        ),
+        _actor_critic(
+            "appo",
+            "V-trace and PPO's clip together (Petrenko et al. 2020)",
+            unroll=32,
+            batch_unrolls=32,
+            correction="vtrace",
+            ratio_clip=0.1,
+            normalize_advantage=True,
+            entropy=0.003,
+            max_gradient_norm=4.0,
+            learning_rate=1e-4,
+            optimizer_epsilon=1e-6,
+        ),
+    )
+}
+
+
+def register(kind: AgentKind) -> None:
+    """Make an agent known under its name, in this process and in those that a run starts."""
+    _KINDS[kind.name] = kind
+
+
+@cache
+def _load_entry_points() -> None:
+    for entry in entry_points(group="repertory.agents"):
+        register(entry.load())
+
+
+def known() -> Mapping[str, AgentKind]:
+    """Every agent by its name."""
+    _load_entry_points()
+    return _KINDS
+
+
+def find(name: str) -> AgentKind:
+    """The agent of this name, or a sentence that names the nearest."""
+    if name not in known():
+        raise UserError(f"unknown agent {name!r}{nearest(name, known())}")
+    return known()[name]

@@ -1,0 +1,59 @@
+"""Ranges of options, written beside the field: `pull_period: Positive[int] = 400`; imports our errors only."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from repertory.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`; `open_low`: `low` itself is not one of them."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+
+    def complaint(self, value: float) -> str:
+        """What is wrong with a value, as the end of a sentence; empty if nothing is."""
+        if (self.low < value if self.open_low else self.low <= value) and value <= self.high:
+            return ""
+        if math.isfinite(self.high):
+            return f"must lie between {self.low:g} and {self.high:g}, it is {value}"
+        return (
+            f"must be above {self.low:g}, not {value}"
+            if self.open_low
+            else f"must be at least {self.low:g}, not {value}"
+        )
+
+
+Positive = Annotated[T, Range(0, open_low=True)]
+NonNegative = Annotated[T, Range(0)]
+Share = Annotated[T, Range(0, 1)]
+
+
+def range_of(hint: Any) -> Range | None:
+    """The range that a field's type carries, also inside `... | None`."""
+    if get_origin(hint) is Annotated:
+        return next((item for item in get_args(hint)[1:] if isinstance(item, Range)), None)
+    return next(filter(None, map(range_of, get_args(hint))), None)
+
+
+def check_ranges(options: Any, prefix: str = "") -> None:
+    """Refuse the first number, of these options and of those inside them, that is not finite or out of its range."""
+    hints = get_type_hints(type(options), include_extras=True)
+    for item in dataclasses.fields(options):
+        value, name = getattr(options, item.name), f"{prefix}{item.name}"
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            limits = range_of(hints[item.name]) or Range()
+            wrong = limits.complaint(value) if math.isfinite(value) else f"must be a finite number, not {value}"
+            if wrong:
+                raise UserError(f"--{name.replace('_', '-')} {wrong}")
