@@ -7,7 +7,7 @@ import json
 import numpy as np
 import psutil
 
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -19,7 +19,7 @@ def main() -> None:
     process = psutil.Process()
     before = process.memory_info().rss
     seen = ObservationSpec((84, 84), "uint8", (Part("pixel", 84 * 84),), stack=4, padding="zero")
-    lanes = Lanes(EnvironmentSpec(seen, 6), LANES, Lanes.length_for(STEPS, LANES))
+    lanes = LaneStorage(EnvironmentSpec(seen, 6), LANES, LaneStorage.length_for(STEPS, LANES))
     replay = Replay(lanes, prioritization=Prioritization())
     rng = np.random.default_rng(0)
     everyone, none = np.arange(LANES), np.zeros(LANES, bool)

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -27,7 +27,7 @@ def spec(kind: str) -> tuple[EnvironmentSpec, int]:
     return EnvironmentSpec(ObservationSpec((84, 84), "uint8", (Part("pixel", 4 * 84 * 84),), stack=4), 6), 100_000
 
 
-def fill(lanes: Lanes, rng: np.random.Generator, steps: int) -> float:
+def fill(lanes: LaneStorage, rng: np.random.Generator, steps: int) -> float:
     """Write steps in episodes of about 20 until the ring is full; steps per second."""
     shape = (LANES, *lanes.spec.observation.seen_shape)
     seen = [rng.standard_normal(shape).astype(lanes.spec.observation.dtype) for _ in range(16)]
@@ -62,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     environment, capacity = spec(options.spec)
-    lanes = Lanes(environment, LANES, Lanes.length_for(capacity, LANES))
+    lanes = LaneStorage(environment, LANES, LaneStorage.length_for(capacity, LANES))
     replay = Replay(lanes, prioritization=Prioritization(0.6), buffers=3)
     adds = fill(lanes, rng, int(capacity * 1.1))
     replay.sample(32, rng, 0.4)

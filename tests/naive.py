@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 
@@ -140,19 +140,19 @@ def make_spec(stack: int = 1, padding: Any = "repeat", masked: bool = True, dtyp
     return EnvironmentSpec(observation, actions=4, masked=masked)
 
 
-def poisoned_lanes(spec: EnvironmentSpec, count: int, length: int) -> Lanes:
-    """Lanes whose unwritten slots hold what would show in any sample."""
+def poisoned_lanes(spec: EnvironmentSpec, count: int, length: int) -> LaneStorage:
+    """LaneStorage whose unwritten slots hold what would show in any sample."""
     arrays = {}
-    for name, field_ in Lanes.fields(spec, count, length).items():
+    for name, field_ in LaneStorage.fields(spec, count, length).items():
         poison: Any = np.nan if field_.dtype == "float32" else 77
         arrays[name] = np.full(field_.shape, 0 if name in ("head", "start") else poison, field_.dtype)
-    return Lanes(spec, count, length, arrays)
+    return LaneStorage(spec, count, length, arrays)
 
 
 class Play:
     """Made-up episodes, told to lanes and to the naive buffer alike."""
 
-    def __init__(self, lanes: Lanes, rng: np.random.Generator, habits: Habits) -> None:
+    def __init__(self, lanes: LaneStorage, rng: np.random.Generator, habits: Habits) -> None:
         self.lanes, self.rng, self.habits = lanes, rng, habits
         self.naive = [NaiveLane() for _ in range(lanes.count)]
         self.frames: list[list[NDArray[Any]]] = [[] for _ in range(lanes.count)]

@@ -76,7 +76,7 @@ def begin(agent: Agent, scale: float = 1.0) -> LearnerState:
 
 
 def make_batch(columns: list[dict[int, str] | None] | None = None, seed: int = 0, core: int = 0) -> Rollout:
-    """Unrolls that end so; rows without a step hold what nobody should look at."""
+    """UnrollStorage that end so; rows without a step hold what nobody should look at."""
     columns = COLUMNS if columns is None else columns
     rng, shape = np.random.default_rng(seed), (ROWS + 1, len(columns))
     weight, discount = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

@@ -15,7 +15,7 @@ from companies import company, plan_of, play, roles, small_plan
 from naive import make_spec
 from repertory.agents.agent import Transitions
 from repertory.engines import make_engine
-from repertory.experience.lanes import FINAL, Lanes
+from repertory.experience.lanes import FINAL, LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
 from repertory.roles.exploration import ladder
@@ -91,8 +91,8 @@ class Seen:
 
     def __init__(self, rng: np.random.Generator, length: int) -> None:
         spec = make_spec(masked=False)
-        fields = Lanes.fields(spec, 1, length, valued=True)
-        self.lanes = Lanes(spec, 1, length, {name: np.zeros(f.shape, f.dtype) for name, f in fields.items()})
+        fields = LaneStorage.fields(spec, 1, length, valued=True)
+        self.lanes = LaneStorage(spec, 1, length, {name: np.zeros(f.shape, f.dtype) for name, f in fields.items()})
         self.rng = rng
         self.r: dict[int, float] = {}
         self.Q: dict[int, NDArray[np.float32]] = {}

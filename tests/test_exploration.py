@@ -16,7 +16,7 @@ from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.engines.casting import LocalBoard
 from repertory.environments import factory
 from repertory.environments.factory import Environments, seeds
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.roles.actor import Actor
 from repertory.roles.evaluator import Evaluator
 from repertory.roles.exploration import generator, linear, random_actions
@@ -134,7 +134,7 @@ def taxis() -> Iterator[Referee]:
 
 
 def actor_of(stage: Referee, policy: Any, epsilon: float) -> Actor:
-    lanes = Lanes(stage.spec, stage.count, 1000)
+    lanes = LaneStorage(stage.spec, stage.count, 1000)
     actor = Actor(
         stage,
         policy,

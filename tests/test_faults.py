@@ -18,7 +18,7 @@ from companies import company, play, turns
 from fault_environments import Control
 from faults import ENVIRONMENT, Fault, Outcome, lane_problems, run_faults, slot_problems
 from repertory.engines.supervisor import CompanyFailed
-from repertory.experience.lanes import FINAL, TERMINATED, Lanes
+from repertory.experience.lanes import FINAL, TERMINATED, LaneStorage
 from repertory.experience.priorities import PriorityTree
 from repertory.experience.replay import Prioritization, Replay
 from repertory.runs import checkpoint
@@ -276,7 +276,7 @@ def test_fault_checks_see_a_stitched_unroll() -> None:
 
 def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> None:
     """As a memory server does that is started again, while the lanes were written on."""
-    lanes = Lanes(ONE_NUMBER, 1, 64)
+    lanes = LaneStorage(ONE_NUMBER, 1, 64)
     leaves = np.zeros(PriorityTree.padded(64))
 
     def play(steps: int) -> None:
@@ -305,7 +305,7 @@ def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> Non
 
 def test_lane_of_a_writer_that_was_killed_between_its_last_two_writes_is_whole() -> None:
     """Its episode had ended, but `start` had not moved: interrupting it must not end it twice."""
-    lanes = Lanes(ONE_NUMBER, 1, 16)
+    lanes = LaneStorage(ONE_NUMBER, 1, 16)
     lane, one = np.zeros(1, np.int64), np.zeros((1, 1), np.float32)
     lanes.begin(lane, one, None)
     lanes.append(lane, np.zeros(1, np.int8), np.ones(1, np.float32), np.ones(1, bool), np.zeros(1, bool), one, None, 0)

@@ -26,7 +26,7 @@ from repertory.agents.light import ROWS
 from repertory.agents.networks import NetworkOptions, build_policy_network
 from repertory.engines.boards import Board, Requests
 from repertory.environments.factory import make
-from repertory.experience.unrolls import Unrolls, UnrollWriter
+from repertory.experience.unrolls import UnrollStorage, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import CLEARLY, LONGEST_REST, PATH, SHORTEST_REST, Adjuster, judgements
 from repertory.roles.answers import Answer, Drawn, Question, log_probabilities
@@ -518,7 +518,7 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
     rows, agent = 6, agent_of(LSTM, CARTPOLE)
     weights = weights_of(agent)
     board, page, index = board_of(weights), Page(new_ledger()), 1
-    unrolls = Unrolls(CARTPOLE, 2, allocated(Unrolls.fields(CARTPOLE, 2, 2, rows, ENVIRONMENTS, agent.core)))
+    unrolls = UnrollStorage(CARTPOLE, 2, allocated(UnrollStorage.fields(CARTPOLE, 2, 2, rows, ENVIRONMENTS, agent.core)))
     arrays = request_arrays(2, agent.core, CARTPOLE)
     desk = requests_of(arrays)
     policy: Any = (

@@ -1,4 +1,4 @@
-"""Lanes: what was written once is read whole, whatever wraps around, ends or is interrupted."""
+"""LaneStorage: what was written once is read whole, whatever wraps around, ends or is interrupted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from naive import Habits, Play, make_spec, poisoned_lanes
 from repertory.errors import UserError
-from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Lanes
+from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, LaneStorage
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 ATARI = EnvironmentSpec(ObservationSpec((84, 84), "uint8", (Part("pixel", 84 * 84),), stack=4), actions=18)
 CALM = Habits(terminates=0.0, truncates=0.0, waits=0.0, interrupts=0.0)
 
 
-def everything(lanes: Lanes) -> np.ndarray[Any, Any]:
+def everything(lanes: LaneStorage) -> np.ndarray[Any, Any]:
     """Numbers of all lanes."""
     return np.arange(lanes.count)
 
@@ -131,15 +131,15 @@ def test_head_moves_only_after_the_step_is_whole() -> None:
 
 
 def test_a_million_atari_steps_fit_into_their_memory() -> None:
-    length = Lanes.length_for(1_000_000, 8)
+    length = LaneStorage.length_for(1_000_000, 8)
     assert 8 * length >= 1_000_000
-    fields = Lanes.fields(ATARI, 8, length).values()
+    fields = LaneStorage.fields(ATARI, 8, length).values()
     assert sum(field.nbytes for field in fields) <= 7.5e9
 
 
 def test_fields_say_what_is_allocated() -> None:
-    lanes = Lanes(make_spec(), 2, 8)
-    fields = Lanes.fields(lanes.spec, 2, 8)
+    lanes = LaneStorage(make_spec(), 2, 8)
+    fields = LaneStorage.fields(lanes.spec, 2, 8)
     assert {name: (a.shape, a.dtype) for name, a in lanes.arrays.items()} == {
         name: (field.shape, np.dtype(field.dtype)) for name, field in fields.items()
     }
@@ -149,7 +149,7 @@ def test_fields_say_what_is_allocated() -> None:
 @pytest.mark.parametrize("actions", [2, 128, 129, 1000])
 def test_the_last_action_survives_storing(actions: int) -> None:
     spec = EnvironmentSpec(make_spec().observation, actions)
-    lanes = Lanes(spec, 1, 4)
+    lanes = LaneStorage(spec, 1, 4)
     zero, no = np.zeros(1, np.int64), np.zeros(1, bool)
     observation = np.zeros((1, 2, 2), np.float32)
     lanes.begin(zero, observation, None)
@@ -158,9 +158,9 @@ def test_the_last_action_survives_storing(actions: int) -> None:
 
 
 def test_state_of_other_size_is_refused_in_a_sentence() -> None:
-    longer, lanes = Lanes(make_spec(), 2, 9), Lanes(make_spec(), 2, 8)
+    longer, lanes = LaneStorage(make_spec(), 2, 9), LaneStorage(make_spec(), 2, 8)
     longer.head[:] = 30
     with pytest.raises(UserError, match="resume with the options it was started with"):
         lanes.load_state(longer.state())
     with pytest.raises(UserError, match="resume with the options it was started with"):
-        lanes.load_state(Lanes(make_spec(), 3, 8).state())
+        lanes.load_state(LaneStorage(make_spec(), 3, 8).state())

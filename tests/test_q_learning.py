@@ -29,7 +29,7 @@ from repertory.agents.q_learning import (
     learn_in_slices,
     make_q_learning,
 )
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -604,9 +604,9 @@ COMBINATIONS = [
 
 
 @cache
-def played(count: int) -> Lanes:
-    """Lanes after some episodes with masks."""
-    play = Play(Lanes(make_spec(), count, 40), np.random.default_rng(0), Habits(waits=0.0))
+def played(count: int) -> LaneStorage:
+    """LaneStorage after some episodes with masks."""
+    play = Play(LaneStorage(make_spec(), count, 40), np.random.default_rng(0), Habits(waits=0.0))
     for _ in range(100):
         play.tick()
     return play.lanes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from naive import Habits, Play, make_spec, poisoned_lanes
 from repertory.errors import UserError
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay, Sample
 
 GAMMA = 0.9
@@ -368,7 +368,7 @@ def test_restored_replay_continues_bit_for_bit(prioritization: Prioritization | 
     replay.update_priorities(sample.lane, sample.slot, sample.reward**2)
     for _ in range(7):
         play.tick()
-    lanes = Lanes(play.lanes.spec, 2, 30)
+    lanes = LaneStorage(play.lanes.spec, 2, 30)
     lanes.load_state({name: array.copy() for name, array in play.lanes.state().items()})
     restored = Replay(lanes, **kwargs)
     restored.load_state(replay.state())
@@ -385,7 +385,7 @@ def test_restored_replay_continues_bit_for_bit(prioritization: Prioritization | 
             r.update_priorities(drawn_.lane, drawn_.slot, drawn_.reward**2)
 
 
-def follow(play: Play, lanes: Lanes) -> None:
+def follow(play: Play, lanes: LaneStorage) -> None:
     """From now on, what is told to the play's lanes is told to these, too."""
     originals = {name: getattr(play.lanes, name) for name in ("begin", "append", "interrupt")}
 

@@ -21,7 +21,7 @@ from naive import make_spec
 from repertory.engines.boards import BatchSlots, Board
 from repertory.engines.shared_memory import Bell, Block, Lifeline
 from repertory.engines.stage import GUARD
-from repertory.experience.lanes import Field, Lanes
+from repertory.experience.lanes import Field, LaneStorage
 from repertory.experience.pacing import Pacing
 from repertory.experience.replay import Prioritization, Replay, Sample
 from repertory.roles.batches import Drawer, Lesson
@@ -284,8 +284,8 @@ def assert_unstitched(sample: Sample, n: int, sarsa: bool) -> None:
 def test_no_sample_of_lanes_that_another_process_writes_is_stitched(
     prioritized: bool, n: int, sarsa: bool, guard: int
 ) -> None:
-    block = Block(Lanes.fields(COUNTERS, COUNT, LENGTH))
-    lanes, rng = Lanes(COUNTERS, COUNT, LENGTH, block.arrays()), np.random.default_rng(0)
+    block = Block(LaneStorage.fields(COUNTERS, COUNT, LENGTH))
+    lanes, rng = LaneStorage(COUNTERS, COUNT, LENGTH, block.arrays()), np.random.default_rng(0)
     replay = Replay(
         lanes,
         n_step=n,
@@ -309,7 +309,7 @@ def test_no_sample_of_lanes_that_another_process_writes_is_stitched(
 
 
 def test_guard_spares_the_slots_that_a_writer_is_about_to_fill() -> None:
-    lanes = Lanes(make_spec(masked=False), 1, 32)
+    lanes = LaneStorage(make_spec(masked=False), 1, 32)
     blank = np.zeros((1, 2, 2), np.float32)
     lanes.begin(np.array([0]), blank, None)
     replay = Replay(lanes, guard=GUARD)

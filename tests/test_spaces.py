@@ -16,7 +16,7 @@ from repertory.agents.networks import encode
 from repertory.environments.factory import make
 from repertory.environments.spaces import Encoder, UnfitError, discrete_actions
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
@@ -121,7 +121,7 @@ CAMERA = spaces.Dict({"image": spaces.Box(0, 255, (64, 64, 3), np.uint8), "state
 def test_a_picture_beside_a_vector_is_stored_in_bytes_and_named() -> None:
     spec = Encoder(CAMERA).spec
     assert spec.nbytes == 64 * 64 * 3 + 4 * 5
-    assert Lanes.fields(EnvironmentSpec(spec, 2), 2, 10)["observation"].nbytes == 2 * 10 * (64 * 64 * 3 + 4 * 5)
+    assert LaneStorage.fields(EnvironmentSpec(spec, 2), 2, 10)["observation"].nbytes == 2 * 10 * (64 * 64 * 3 + 4 * 5)
     assert spec.pictures == ("image (64×64×3)",)
 
 

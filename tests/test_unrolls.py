@@ -1,4 +1,4 @@
-"""Unrolls: what was played is what is read, no slot is ever lost; and environments that take a step to begin anew."""
+"""UnrollStorage: what was played is what is read, no slot is ever lost; and environments that take a step to begin anew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from repertory.environments.one_by_one import OneByOne
 from repertory.environments.stepping import Step
 from repertory.environments.vectors import Vectorised
 from repertory.errors import EnvironmentFailure
-from repertory.experience.unrolls import Census, UnrollBatch, Unrolls, UnrollWriter
+from repertory.experience.unrolls import Census, UnrollBatch, UnrollStorage, UnrollWriter
 from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.unroll_batches import UnrollBatches
 from repertory.specs import EnvironmentSpec
@@ -58,14 +58,14 @@ class Tick:
 
 def poisoned(
     spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, core: int = CORE
-) -> Unrolls:
+) -> UnrollStorage:
     """Slots in which what was never written would show."""
     arrays = {}
-    for name, item in Unrolls.fields(spec, writers, depth, rows, environments, core).items():
+    for name, item in UnrollStorage.fields(spec, writers, depth, rows, environments, core).items():
         counts = name in ("filled", "freed", "stamp", "reader", "progress")
         poison: Any = 0 if counts else np.nan if item.dtype == "float32" else 80  # no flag that there is
         arrays[name] = np.full(item.shape, poison, item.dtype)
-    return Unrolls(spec, depth, arrays)
+    return UnrollStorage(spec, depth, arrays)
 
 
 class Killed(Exception):
@@ -75,7 +75,7 @@ class Killed(Exception):
 class Group:
     """Made-up environments that are patient, their writer, and a plain list of everything that happened."""
 
-    def __init__(self, unrolls: Unrolls, number: int, rng: np.random.Generator, ends: float = 0.15) -> None:
+    def __init__(self, unrolls: UnrollStorage, number: int, rng: np.random.Generator, ends: float = 0.15) -> None:
         self.unrolls, self.number, self.rng, self.ends = unrolls, number, rng, ends
         self.ticks: list[Tick] = []
         self.finished: list[list[Tick]] = []
@@ -239,7 +239,7 @@ def check(batch: UnrollBatch, wanted: list[list[Tick]], spec: EnvironmentSpec) -
 class Reader:
     """Reads slots in the order in which they were finished, and knows by itself which those are."""
 
-    def __init__(self, unrolls: Unrolls, groups: list[Group]) -> None:
+    def __init__(self, unrolls: UnrollStorage, groups: list[Group]) -> None:
         self.unrolls, self.groups = unrolls, groups
         self.waiting: list[tuple[int, list[Tick]]] = []
         self.read = 0
@@ -420,11 +420,11 @@ def test_a_batch_stays_as_it_is_when_its_slots_are_written_again() -> None:
 
 
 def test_fields_say_what_is_allocated() -> None:
-    fields = Unrolls.fields(make_spec(stack=4), 3, 2, 5, 7, 0)
+    fields = UnrollStorage.fields(make_spec(stack=4), 3, 2, 5, 7, 0)
     assert fields["observation"].shape == (6, 9, 7, 2, 2)
     assert fields["action"].shape == (6, 6, 7)
     assert fields["mask"].shape == (6, 6, 7, 4)
-    assert "mask" not in Unrolls.fields(make_spec(masked=False), 3, 2, 5, 7, 0)
+    assert "mask" not in UnrollStorage.fields(make_spec(masked=False), 3, 2, 5, 7, 0)
 
 
 # Batches of unrolls.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from repertory.agents.agent import LearnerState
 from repertory.engines.boards import Board
 from repertory.engines.shared_memory import Bell, Block, Lifeline
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.roles.safe import Safe
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -65,7 +65,7 @@ def episode_length(lane: int, episode: int) -> int:
 
 
 def write_for_ever(block: Block) -> None:
-    lanes = Lanes(COUNTERS, COUNT, LENGTH, block.arrays())
+    lanes = LaneStorage(COUNTERS, COUNT, LENGTH, block.arrays())
     episode, step = np.zeros(COUNT, np.int64), np.zeros(COUNT, np.int64)
     every = np.arange(COUNT)
 

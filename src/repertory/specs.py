@@ -1,4 +1,7 @@
-"""What an environment looks like to agents and to experience: plain data, imported by both, importing neither."""
+"""What an environment looks like to agents and to experience, and what an array that workers share looks like.
+
+Plain data, imported by all rooms, importing none.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 Padding = Literal["repeat", "zero"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array that workers share: which side of a channel writes it, and the counter that commits it, if any."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    writer: str = "writer"
+    commit: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return math.prod(self.shape) * int(np.dtype(self.dtype).itemsize)
 
 
 @dataclass(frozen=True)

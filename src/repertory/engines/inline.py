@@ -22,7 +22,7 @@ from repertory.engines.plan import Plan
 from repertory.environments import factory
 from repertory.environments.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
 from repertory.roles.batches import Drawer, Lesson
@@ -49,7 +49,7 @@ class InlineEngine:
         self.board = LocalBoard()
         self.dismissed: Callable[[], bool] = lambda: False
         options = plan.q
-        self.lanes = Lanes(plan.spec, plan.environments, plan.lane_length)
+        self.lanes = LaneStorage(plan.spec, plan.environments, plan.lane_length)
         self.replay = Replay(
             self.lanes,
             n_step=options.n_step,

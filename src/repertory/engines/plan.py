@@ -11,10 +11,10 @@ from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
 from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
-from repertory.experience.lanes import Lanes
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.pacing import Pacing
 from repertory.experience.priorities import PriorityTree
-from repertory.experience.unrolls import Unrolls
+from repertory.experience.unrolls import UnrollStorage
 from repertory.roles.exploration import generator, ladder, linear
 from repertory.specs import EnvironmentSpec
 from repertory.topologies.graph import Topology
@@ -134,7 +134,7 @@ class Plan:
     @property
     def lane_length(self) -> int:
         """Slots of each lane."""
-        return Lanes.length_for(self.q.replay_capacity, self.environments)
+        return LaneStorage.length_for(self.q.replay_capacity, self.environments)
 
     @property
     def valued(self) -> bool:
@@ -145,13 +145,13 @@ class Plan:
     def unroll_bytes(self) -> int:
         """Memory that the slots of unrolls take."""
         each = (self.slots_per_writer, self.critic.unroll, self.envs_per_group)
-        fields = Unrolls.fields(self.spec, self.writers, *each, 2 * self.network.core)
+        fields = UnrollStorage.fields(self.spec, self.writers, *each, 2 * self.network.core)
         return sum(field.nbytes for field in fields.values())
 
     @property
     def replay_bytes(self) -> int:
         """Memory that the full replay takes, priorities included."""
-        fields = Lanes.fields(self.spec, self.environments, self.lane_length, self.valued)
+        fields = LaneStorage.fields(self.spec, self.environments, self.lane_length, self.valued)
         tree = 9 * PriorityTree.padded(self.environments * self.lane_length) if self.q.prioritized else 0
         return sum(field.nbytes for field in fields.values()) + tree
 

@@ -23,10 +23,10 @@ from repertory.agents.networks import convolves
 from repertory.engines.boards import BatchSlots, Board, GradientSlots, Requests
 from repertory.engines.collective import SharedCollective
 from repertory.engines.plan import ANSWERING, Plan
-from repertory.experience.lanes import Field, Lanes
+from repertory.experience.lanes import Field, LaneStorage
 from repertory.experience.priorities import PriorityTree
 from repertory.experience.replay import Prioritization, Replay
-from repertory.experience.unrolls import Unrolls
+from repertory.experience.unrolls import UnrollStorage
 from repertory.roles.adjuster import Adjuster
 from repertory.roles.evaluator import EvaluationDesk
 from repertory.roles.ledger import KEPT, Page, ledger_fields
@@ -146,7 +146,7 @@ class Stage:
         if plan.unrolled:
             fields |= _named("unrolls", _unroll_fields(plan, agent))
         else:
-            lanes = Lanes.fields(plan.spec, plan.environments, plan.lane_length, plan.valued)
+            lanes = LaneStorage.fields(plan.spec, plan.environments, plan.lane_length, plan.valued)
             fields |= _named("lanes", lanes)
         if plan.central:
             requests = Requests.fields(plan.spec, plan.writers, plan.envs_per_group, agent.core)
@@ -194,14 +194,14 @@ class Stage:
         return lambda: self.ring(indices)
 
     @cached_property
-    def lanes(self) -> Lanes:
+    def lanes(self) -> LaneStorage:
         """Everybody's lanes."""
-        return Lanes(self.plan.spec, self.plan.environments, self.plan.lane_length, self.named("lanes"))
+        return LaneStorage(self.plan.spec, self.plan.environments, self.plan.lane_length, self.named("lanes"))
 
     @cached_property
-    def unrolls(self) -> Unrolls:
+    def unrolls(self) -> UnrollStorage:
         """Everybody's unrolls."""
-        return Unrolls(self.plan.spec, self.plan.slots_per_writer, self.named("unrolls"))
+        return UnrollStorage(self.plan.spec, self.plan.slots_per_writer, self.named("unrolls"))
 
     def requests(self) -> Requests:
         """Questions of actors without networks."""
@@ -490,7 +490,7 @@ def _local(plan: Plan) -> bool:
 
 def _unroll_fields(plan: Plan, agent: Agent) -> dict[str, Field]:
     each = (plan.slots_per_writer, plan.critic.unroll, plan.envs_per_group)
-    return Unrolls.fields(plan.spec, plan.writers, *each, agent.core)
+    return UnrollStorage.fields(plan.spec, plan.writers, *each, agent.core)
 
 
 def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:
@@ -507,7 +507,7 @@ def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:
 
 def _example(plan: Plan) -> Any:
     """A sample of the right shapes, for the slots that batches travel in."""
-    lanes = Lanes(plan.spec, 1, 4)
+    lanes = LaneStorage(plan.spec, 1, 4)
     rows = plan.q.batch_size * plan.q.updates_per_call
     at = np.zeros(rows, np.int64)
     return Replay(lanes).gather(at, at, np.ones(rows, np.float32))

@@ -10,16 +10,14 @@ moves `head` afterwards, so a reader never sees half a step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repertory.errors import UserError
-from repertory.specs import EnvironmentSpec
+from repertory.specs import EnvironmentSpec, Field
 
 TERMINATED = 1
 TRUNCATED = 2
@@ -29,20 +27,7 @@ FINAL = 4
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Field:
-    """Shape and type of one array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole array."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-class Lanes:
+class LaneStorage:
     """`count` rings of `length` slots each."""
 
     def __init__(
@@ -183,13 +168,13 @@ class Lanes:
         self.head[running] += 1
         self.start[lanes] = self.head[lanes]
 
-    def part(self, first: int, count: int) -> Lanes:
+    def part(self, first: int, count: int) -> LaneStorage:
         """Some of the lanes by themselves: the same memory, numbered from 0."""
         arrays = {
             name: array[:, first : first + count] if name == "value" else array[first : first + count]
             for name, array in self.arrays.items()
         }
-        return Lanes(self.spec, count, self.length, arrays)
+        return LaneStorage(self.spec, count, self.length, arrays)
 
     def _place(self, lanes: Indices, slots: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         at = slots % self.length

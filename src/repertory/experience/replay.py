@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.errors import UserError
-from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, Lanes
+from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, LaneStorage
 from repertory.experience.priorities import PriorityTree
 
 LARGE = 1_024
@@ -89,7 +89,7 @@ class Replay:
 
     def __init__(
         self,
-        lanes: Lanes,
+        lanes: LaneStorage,
         *,
         n_step: int = 1,
         discount: float = 0.99,

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Field, Indices
-from repertory.specs import EnvironmentSpec
+from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices
+from repertory.specs import EnvironmentSpec, Field
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class UnrollBatch(NamedTuple):
-    """Unrolls side by side, `[rows + 1, unrolls]`; what they mean is said where they are learned from."""
+    """UnrollStorage side by side, `[rows + 1, unrolls]`; what they mean is said where they are learned from."""
 
     observation: NDArray[Any]
     action: NDArray[np.int32]
@@ -55,7 +55,7 @@ class Census(NamedTuple):
     in_use: int
 
 
-class Unrolls:
+class UnrollStorage:
     """The slots of all writers; writer w owns slots `w · depth` to `(w + 1) · depth - 1`."""
 
     def __init__(self, spec: EnvironmentSpec, depth: int, arrays: Arrays) -> None:
@@ -159,7 +159,7 @@ class UnrollWriter:
 
     def __init__(
         self,
-        unrolls: Unrolls,
+        unrolls: UnrollStorage,
         writer: int,
         *,
         begin_unroll: Callable[[], None],

@@ -32,7 +32,7 @@ class Outgoing(Protocol):
         """One more."""
 
     def errors(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Lanes, slots and errors of a freed batch."""
+        """LaneStorage, slots and errors of a freed batch."""
 
 
 class MemoryServer:

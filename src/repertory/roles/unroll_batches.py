@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from repertory.experience.unrolls import UnrollBatch, Unrolls
+from repertory.experience.unrolls import UnrollBatch, UnrollStorage
 from repertory.roles.ledger import Page
 
 
@@ -19,7 +19,7 @@ class UnrollBatches:
 
     def __init__(
         self,
-        unrolls: Unrolls,
+        unrolls: UnrollStorage,
         size: int,
         page: Page,
         *,

@@ -1,0 +1,144 @@
+"""What every channel is; numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.specs import Field
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Direction: TypeAlias = Literal["out", "in", "both", "own"]
+"""Of a port: its worker writes, reads, does both to what all share, or keeps a state there that survives it."""
+WRITER, READER, EVERYBODY = "writer", "reader", "everybody"
+"""The sides that write arrays. With two sides, each has its own: a filler its slots, a releaser its count."""
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Place(Protocol):
+    """Which worker a port is for."""
+
+    @property
+    def rank(self) -> int:
+        """Its number among the workers of its name."""
+
+
+class Bells(NamedTuple):
+    """Wake the workers at the other end: all of them, or the one of this rank."""
+
+    readers: Callable[..., None]
+    writers: Callable[..., None]
+
+
+def nobody_sleeps(rank: int | None = None) -> None:
+    """In one thread nobody waits for a bell."""
+
+
+SILENT = Bells(nobody_sleeps, nobody_sleeps)
+
+
+def port(direction: Direction) -> Callable[[Method], Method]:
+    """Marks a channel's method that gives a worker its port: handing it to a worker is the edge."""
+
+    def mark(method: Method) -> Method:
+        method.direction = direction  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Channel:
+    """`carries` and `when` are for people: what flows, and when; `back` and `back_when` what flows the other way."""
+
+    one_machine = False
+    """Whether its arrays have no single writer, so that no copy of them elsewhere could be kept."""
+
+    def __init__(self, name: str, *, carries: str = "", when: str = "", back: str = "", back_when: str = "") -> None:
+        self.name, self.carries, self.when = name, carries or name, when
+        self.back, self.back_when = back, back_when
+        self.arrays: Arrays = {}
+        self.bells = SILENT
+
+    def fields(self) -> dict[str, Field]:
+        """What has to be allocated."""
+        raise NotImplementedError
+
+    def bind(self, arrays: Arrays, bells: Bells = SILENT) -> None:
+        """Lie on these arrays, which hold zeros or what an earlier worker has left."""
+        self.arrays, self.bells = arrays, bells
+
+    def clear(self) -> None:
+        """Forget everything, as if just allocated."""
+        for array in self.arrays.values():
+            array[...] = 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take that over, before any worker is there."""
+
+    def restart(self) -> None:
+        """Keep what a checkpoint keeps and forget the rest, so that what follows depends on the checkpoint alone."""
+        kept = {name: np.copy(value) for name, value in self.state().items()}
+        self.clear()
+        self.load_state(kept)
+
+    def metrics(self) -> dict[str, float | int]:
+        """What there is to tell of it."""
+        return {}
+
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+        """Copy what `side` has committed in `source` since the last time; returns the bytes that were copied.
+
+        Data first, counter last: a copy that is cut off anywhere leaves `target` as it was for its readers.
+        """
+        raise NotImplementedError
+
+
+def memory(channels: Iterable[Channel]) -> int:
+    """Bytes of all arrays of these channels."""
+    return sum(field.nbytes for channel in channels for field in channel.fields().values())
+
+
+def allocate(fields: Mapping[str, Field]) -> dict[str, NDArray[Any]]:
+    """Arrays in this process's memory, which the system hands out when they are first written."""
+    return {name: np.zeros(field.shape, field.dtype) for name, field in fields.items()}
+
+
+def prefixed(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under `prefix/`."""
+    return {f"{prefix}/{name}": field for name, field in fields.items()}
+
+
+def under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What `prefixed` has put under this prefix, by its own names."""
+    return {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+
+
+def copy_rows(source: Arrays, target: Arrays, names: Iterable[str], rows: Any) -> int:
+    """Copy these rows of these arrays; returns the bytes."""
+    moved = 0
+    for name in names:
+        found = source[name][rows]
+        target[name][rows] = found
+        moved += found.nbytes
+    return moved
+
+
+def mirror_counts(source: Arrays, target: Arrays, names: Iterable[str]) -> int:
+    """Counts that commit nothing but themselves."""
+    moved = 0
+    for name in names:
+        rows = np.flatnonzero((source[name] != target[name]).reshape(len(source[name]), -1).any(axis=1))
+        moved += copy_rows(source, target, (name,), rows)
+    return moved
+
+
+def slices(size: int, parts: int) -> list[slice]:
+    """`parts` pieces of nearly equal length."""
+    return [slice(size * part // parts, size * (part + 1) // parts) for part in range(parts)]

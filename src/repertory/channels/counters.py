@@ -1,0 +1,280 @@
+"""`Counters`: one row of plain numbers for each worker, written by it alone; numpy only.
+
+A worker writes its own row and reads the others'. There is one array for each entry, with a number for each worker, so
+that adding up over all touches few lines of memory. The rows outlive the worker: whoever supervises reads from them
+that it lives, what it does and what it has done.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.channels.channel import WRITER, Arrays, Channel, mirror_counts
+from repertory.specs import Field
+
+RECENT = 128
+"""How many of the latest episodes, lags and ages are kept."""
+
+ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
+    # supervision
+    "epoch": ("int64", ()),  # which start of its process writes this row now
+    "beat": ("int64", ()),  # how often it has said that it lives, since that start
+    "starts": ("int64", ()),  # how often it was started, and its environments anew
+    "settled": ("int64", ()),  # the last pause that it has reached
+    "waiting": ("int64", ()),  # it waits for its bell
+    "failures": ("int64", ()),  # failures that it has recovered from by itself
+    "place": ("int64", (4,)),  # environment, seed, step and worker of the step being taken; -1 = in none
+    # counts of the whole run
+    "env_steps": ("int64", ()),
+    "updates": ("int64", ()),
+    "gradients": ("int64", ()),
+    "dropped_stale": ("int64", ()),
+    "dropped_outlier": ("int64", ()),
+    "skipped": ("int64", ()),
+    "bytes_sent": ("int64", ()),
+    "episodes": ("int64", ()),
+    "dropped_unrolls": ("int64", ()),
+    "samples": ("int64", ()),  # steps that were learned from, each as often as it was
+    # what happened lately
+    "episode_return": ("float64", (RECENT,)),
+    "episode_length": ("int64", (RECENT,)),
+    "lags": ("int64", ()),
+    "lag": ("int64", (RECENT,)),
+    "ages": ("int64", ()),
+    "age": ("int64", (RECENT,)),
+    "losses": ("int64", ()),
+    "loss_sum": ("float64", ()),
+    "entropy_sum": ("float64", ()),
+    "value_sum": ("float64", ()),
+    "norms": ("int64", ()),  # gradients that updates were made of, how long they were, and how many were clipped
+    "norm_sum": ("float64", ()),
+    "clipped": ("int64", ()),
+    "queue": ("int64", ()),  # what waits for this worker, and one more; 0 = nothing ever waits for it
+    "answers": ("int64", ()),  # requests to the policy, and how long the replies took
+    "answer_s": ("float64", ()),
+    "idle_s": ("float64", ()),
+    "work": ("int64", ()),
+}
+KEPT = (
+    "starts", "env_steps", "updates", "gradients", "dropped_stale", "dropped_outlier", "skipped", "bytes_sent",
+    "episodes", "dropped_unrolls", "samples",
+)  # fmt: skip
+"""What a checkpoint keeps."""
+NOTE_BYTES = 8192
+
+
+Table: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+class Counters(Channel):
+    """The rows of `workers` workers, and beside each a note: the worker's own state, as JSON, for a checkpoint."""
+
+    def __init__(self, name: str, workers: int) -> None:
+        super().__init__(name)
+        self.workers = workers
+
+    def fields(self) -> dict[str, Field]:
+        table = {name: Field((self.workers, *shape), dtype) for name, (dtype, shape) in ENTRIES.items()}
+        note = Field((self.workers, NOTE_BYTES), "uint8", commit="note_size")
+        return {**table, "note": note, "note_size": Field((self.workers,), "int64")}
+
+    def stats(self, worker: int = 0) -> WorkerStats:
+        return WorkerStats(self.arrays, worker)
+
+    def total(self, name: str) -> int:
+        return int(self.arrays[name].sum())
+
+    def write_note(self, worker: int, state: Mapping[str, Any]) -> None:
+        text = json.dumps(state).encode()
+        if len(text) > NOTE_BYTES:
+            raise ValueError(f"the state of worker {worker} has {len(text)} bytes, more than fit")
+        self.arrays["note_size"][worker] = 0
+        self.arrays["note"][worker, : len(text)] = np.frombuffer(text, np.uint8)
+        self.arrays["note_size"][worker] = len(text)
+
+    def read_note(self, worker: int) -> dict[str, Any]:
+        """What `write_note` wrote; empty if it never did, or was killed before its end."""
+        size = int(self.arrays["note_size"][worker])
+        return dict(json.loads(self.arrays["note"][worker, :size].tobytes())) if size else {}
+
+    def state(self) -> dict[str, Any]:
+        return {name: self.arrays[name].copy() for name in KEPT}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for name in KEPT:
+            self.arrays[name][:] = state[name]
+
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+        """Numbers count each for itself; a note is taken back before it is changed."""
+        if side != WRITER:
+            return 0
+        changed = (source["note"] != target["note"]).any(axis=1) | (source["note_size"] != target["note_size"])
+        target["note_size"][changed] = 0
+        names = [name for name in source if name != "note_size"]
+        return mirror_counts(source, target, names) + mirror_counts(source, target, ("note_size",))
+
+
+class Row:
+    """One worker's entries by name."""
+
+    def __init__(self, table: Table, worker: int) -> None:
+        self._table, self._worker = table, worker
+
+    def __getitem__(self, name: str) -> Any:
+        return self._table[name][self._worker]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._table[name][self._worker] = value
+
+
+class WorkerStats:
+    """One worker's row."""
+
+    def __init__(self, table: Table, worker: int = 0) -> None:
+        self.table, self.worker = table, worker
+        self.row = Row(table, worker)
+        self._env_steps, self._updates, self._beat = table["env_steps"], table["updates"], table["beat"]
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of all workers."""
+        return int(np.add.reduce(self._env_steps))
+
+    @property
+    def updates(self) -> int:
+        """Updates of all workers."""
+        return int(np.add.reduce(self._updates))
+
+    @property
+    def own_env_steps(self) -> int:
+        """Env steps of this worker."""
+        return int(self._env_steps[self.worker])
+
+    def played(self, env_steps: int) -> None:
+        """So many more env steps."""
+        self._env_steps[self.worker] += env_steps
+
+    def learned(self, updates: int) -> None:
+        """So many more updates."""
+        self._updates[self.worker] += updates
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to one of the counts."""
+        self.row[name] += amount
+
+    def set(self, name: str, value: float) -> None:
+        """Set one of the values."""
+        self.row[name] = value
+
+    def beat(self) -> None:
+        """Say that this worker lives."""
+        self._beat[self.worker] += 1
+
+    def enter(self, epoch: int) -> None:
+        """The worker starts: what an earlier process has left of its supervision is out of date."""
+        self.row["beat"] = self.row["waiting"] = 0
+        self.row["place"] = -1
+        self.row["epoch"] = epoch
+
+    def queue(self, waiting: int) -> None:
+        """So much waits for this worker now."""
+        self.row["queue"] = waiting + 1
+
+    def sampled(self, steps: int) -> None:
+        """So many steps were learned from."""
+        self.row["samples"] += steps
+
+    def episode(self, reward: float, length: int) -> None:
+        """An episode ended."""
+        at = int(self.row["episodes"]) % RECENT
+        self.row["episode_return"][at] = reward
+        self.row["episode_length"][at] = length
+        self.row["episodes"] += 1
+
+    def lag(self, lags: NDArray[np.int64]) -> None:
+        """How many updates old the policy was that acted, for each sample of a batch.
+
+        A learner that was started again counts on from what it had put away: it may have less than those who acted.
+        """
+        self._reworker("lag", np.maximum(lags, 0))
+
+    def age(self, ages: NDArray[np.int64]) -> None:
+        """How many updates old the weights were that gradients were computed with."""
+        self._reworker("age", ages)
+
+    def _reworker(self, name: str, values: NDArray[np.int64]) -> None:
+        values = values.ravel()
+        if values.size > RECENT:  # evenly spread, so that all updates of a call have a say
+            values = values[:: -(-values.size // RECENT)]
+        count = int(self.row[f"{name}s"])
+        self.row[name][np.arange(count, count + values.size) % RECENT] = values
+        self.row[f"{name}s"] = count + values.size
+
+    def answered(self, seconds: float) -> None:
+        """The policy took so long to answer."""
+        self.row["answers"] += 1
+        self.row["answer_s"] += seconds
+
+    def loss(self, loss: Any, entropy: Any = 0.0, value: Any = 0.0) -> None:
+        """Losses of one or several updates, with the policy's entropy and the mean absolute value of each.
+
+        Those that are not finite spoil no mean.
+        """
+        losses, entropies, values = np.asarray(loss), np.asarray(entropy), np.asarray(value)
+        if losses.size == 1:
+            self._one_loss(losses.item(), entropies.item(), values.item())
+            return
+        several = np.array([losses, entropies, values], np.float64).reshape(3, -1)
+        fine = several[:, np.isfinite(several).all(axis=0)]
+        for name, total in zip(("loss_sum", "entropy_sum", "value_sum"), fine.sum(axis=1).tolist(), strict=True):
+            self.row[name] += total
+        self.row["losses"] += fine.shape[1]
+
+    def _one_loss(self, loss: float, entropy: float, value: float) -> None:
+        """The same by plain numbers, several times as fast: some learn from every single step."""
+        if math.isfinite(loss) and math.isfinite(entropy) and math.isfinite(value):
+            table, at = self.table, self.worker
+            table["loss_sum"][at] += loss
+            table["entropy_sum"][at] += entropy
+            table["value_sum"][at] += value
+            table["losses"][at] += 1
+
+    def gradient_norm(self, norm: Any, limit: float) -> None:
+        """Norms of the gradients of one or several updates, before those longer than `limit` are clipped; 0 = none."""
+        told = np.asarray(norm)
+        if told.size == 1:
+            self._one_norm(told.item(), limit)
+            return
+        norms = told.astype(np.float64).reshape(-1)
+        norms = norms[np.isfinite(norms)]
+        self.row["norm_sum"] += float(norms.sum())
+        self.row["clipped"] += np.count_nonzero(norms > limit) if limit > 0 else 0
+        self.row["norms"] += norms.size
+
+    def _one_norm(self, norm: float, limit: float) -> None:
+        if math.isfinite(norm):
+            table, at = self.table, self.worker
+            table["norm_sum"][at] += norm
+            table["clipped"][at] += 0 < limit < norm
+            table["norms"][at] += 1
+
+
+class GroupStats:
+    """The rows of several workers, each of which does the same at once; `which` are numbers among them."""
+
+    def __init__(self, table: Table, workers: Sequence[int]) -> None:
+        self._table, self._workers = table, np.array(workers)
+
+    def add(self, name: str, which: NDArray[np.integer[Any]], amount: float) -> None:
+        """So much more of one of the counts, for each."""
+        self._table[name][self._workers[which]] += amount
+
+    def beat(self, which: NDArray[np.integer[Any]]) -> None:
+        """Say that these live."""
+        self._table["beat"][self._workers[which]] += 1

@@ -1,0 +1,205 @@
+"""Slots for gradients: from workers to parameter servers, and among replicas that average them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.agents.compression import Fields
+from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, copy_rows, mirror_counts, port
+from repertory.specs import Field
+
+
+class GradientSlots(Channel):
+    """Gradients on their way from workers to servers: one slot for each worker and server.
+
+    `pushed` counts a worker's gradients; server s has taken `taken[s]` of them. A worker pushes again when all servers
+    have taken its last one. `payloads()` gives the arrays of an encoded gradient for each server.
+    """
+
+    def __init__(self, name: str, payloads: Callable[[], Sequence[Fields]], workers: int, **told: str) -> None:
+        super().__init__(name, **told)
+        self.payloads, self.workers = payloads, workers
+
+    def fields(self) -> dict[str, Field]:
+        payloads, workers = self.payloads(), self.workers
+        fields = {
+            f"payload{server}/{name}": Field((workers, *shape), dtype, commit="pushed")
+            for server, payload in enumerate(payloads)
+            for name, (shape, dtype) in payload.items()
+        }
+        return {
+            **fields,
+            "version": Field((workers, len(payloads)), "int64", commit="pushed"),
+            "pushed": Field((workers,), "int64"),
+            "taken": Field((len(payloads), workers), "int64", READER),
+        }
+
+    @port("out")
+    def writer(self, me: Place) -> GradientWriter:
+        return GradientWriter(self, me.rank)
+
+    @port("in")
+    def reader(self, me: Place) -> GradientReader:
+        return GradientReader(self, me.rank)
+
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+        if side == READER:
+            return mirror_counts(source, target, ("taken",))
+        rows = np.flatnonzero(source["pushed"] > target["pushed"])
+        moved = copy_rows(source, target, [name for name in source if name not in ("pushed", "taken")], rows)
+        target["pushed"][rows] = source["pushed"][rows]
+        return moved
+
+    def payload(self, server: int) -> dict[str, NDArray[Any]]:
+        prefix = f"payload{server}/"
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+
+class GradientWriter:
+    """A worker's end, of all servers."""
+
+    def __init__(self, slots: GradientSlots, worker: int) -> None:
+        self._arrays, self._worker = slots.arrays, worker
+        self._payloads = [slots.payload(server) for server in range(len(slots.arrays["taken"]))]
+        self._bells = slots.bells
+
+    @property
+    def free(self) -> bool:
+        """Whether all servers have taken this worker's last gradient."""
+        return bool((self._arrays["taken"][:, self._worker] >= self._arrays["pushed"][self._worker]).all())
+
+    @property
+    def ahead_of_slowest(self) -> int:
+        """Gradients that this worker has pushed more than the slowest."""
+        pushed = self._arrays["pushed"]
+        return int(pushed[self._worker] - pushed.min())
+
+    def push(self, versions: Sequence[int], payloads: Sequence[Mapping[str, Any]], *, wake_workers: bool) -> None:
+        """One payload for each server, computed with those versions of its slice."""
+        self._arrays["version"][self._worker] = versions
+        for arrays, payload in zip(self._payloads, payloads, strict=True):
+            for name, array in arrays.items():
+                array[self._worker] = np.asarray(payload[name])
+        self._arrays["pushed"][self._worker] += 1
+        self._bells.readers()
+        if wake_workers:
+            self._bells.writers()
+
+
+class GradientReader:
+    """One server's end."""
+
+    def __init__(self, slots: GradientSlots, server: int) -> None:
+        self._arrays, self._server, self._payload = slots.arrays, server, slots.payload(server)
+        self._ring = slots.bells.writers
+
+    def arrived(self) -> NDArray[np.int64]:
+        """Workers whose gradient this server has not taken."""
+        return np.flatnonzero(self._arrays["pushed"] > self._arrays["taken"][self._server])
+
+    def payload(self, worker: int) -> tuple[int, dict[str, Any]]:
+        """The version of the weights behind a worker's gradient, and the payload."""
+        arrays = {name: array[worker].copy() for name, array in self._payload.items()}
+        return int(self._arrays["version"][worker, self._server]), arrays
+
+    def take(self, workers: NDArray[np.int64]) -> None:
+        """This server is done with these workers' gradients."""
+        self._arrays["taken"][self._server, workers] = self._arrays["pushed"][workers]
+        self._ring()
+
+
+class AllGather(Channel):
+    """Equal replicas give each other their gradients: each submits, and has everybody's once all have.
+
+    Each replica has two slots, and a count of its submissions that moves last. A round is complete when every count
+    has reached it. Nobody submits to the next round but one before all have taken this one, so two slots are enough.
+    Replicas are started together: `epoch` says for which of their starts a row counts.
+    """
+
+    def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **told: str) -> None:
+        super().__init__(name, **told)
+        self.payload, self.replicas = payload, replicas
+
+    def fields(self) -> dict[str, Field]:
+        payloads = {
+            name: Field((self.replicas, 2, *shape), dtype, commit="submitted")
+            for name, (shape, dtype) in self.payload().items()
+        }
+        count = Field((self.replicas,), "int64")
+        return {**payloads, "submitted": count, "halted": count, "epoch": count}
+
+    @port("both")
+    def replica(self, me: Any) -> Gathering:
+        """`me.epoch` is equal for all that were started together; `me.await_others` rests a moment inside a pause."""
+        return Gathering(self.arrays, me.rank, me.epoch, self.bells.readers, me.await_others)
+
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+        if side != WRITER:
+            return 0
+        counts = ("submitted", "halted", "epoch")
+        rows = np.flatnonzero((source["submitted"] != target["submitted"]) | (source["epoch"] != target["epoch"]))
+        moved = copy_rows(source, target, [name for name in source if name not in counts], rows)
+        return moved + mirror_counts(source, target, counts)
+
+
+class Gathering:
+    """One replica's end.
+
+    `wait` is called again and again by a replica that has halted, until all have: it sleeps for a moment, and says
+    whether to wait on; None = the others take turns in this thread, where none of them runs meanwhile.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        rank: int,
+        epoch: int,
+        ring: Callable[[], None] = lambda: None,
+        wait: Callable[[], bool] | None = None,
+    ) -> None:
+        self._rank, self._ring, self._wait, self._started = rank, ring, wait, epoch
+        self._submitted, self._halted, self._epoch = arrays["submitted"], arrays["halted"], arrays["epoch"]
+        self._payloads = {n: a for n, a in arrays.items() if n not in ("submitted", "halted", "epoch")}
+        self._round = 0
+        self._submitted[rank] = self._halted[rank] = 0
+        self._epoch[rank] = epoch  # last: until then the others count this row as not there
+
+    @property
+    def replicas(self) -> int:
+        return len(self._submitted)
+
+    def _all(self, reached: NDArray[np.bool_]) -> bool:
+        return bool((reached & (self._epoch == self._started)).all())
+
+    def submit(self, payload: Mapping[str, Any]) -> None:
+        """This replica's part of its next round."""
+        for name, array in self._payloads.items():
+            array[self._rank, self._round % 2] = np.asarray(payload[name])
+        self._submitted[self._rank] = self._round + 1
+        self._ring()
+
+    def poll(self) -> list[dict[str, Any]] | None:
+        """Everybody's parts, valid until this replica submits again; None while some are missing."""
+        if not self._all(self._submitted > self._round):
+            return None
+        slot = self._round % 2
+        self._round += 1
+        return [{name: array[rank, slot] for name, array in self._payloads.items()} for rank in range(self.replicas)]
+
+    def halt(self) -> None:
+        """Return when all replicas have halted: from then on no count moves forward until all go on.
+
+        All halt equally often, once for each pause.
+        """
+        self._halted[self._rank] += 1
+        mine = int(self._halted[self._rank])
+        while self._wait is not None and not self._all(self._halted >= mine) and self._wait():
+            pass
+
+    def withdraw(self) -> None:
+        """After all have halted: the round that not all have joined was never submitted to."""
+        self._submitted[self._rank] = self._round

@@ -1,0 +1,165 @@
+"""`Lanes`: every environment's steps in a ring of its own, written by its actor, read by whoever samples them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, port
+from repertory.experience.lanes import LaneStorage
+from repertory.experience.priorities import PriorityTree
+from repertory.specs import EnvironmentSpec, Field
+
+NEVER = 1 << 62
+OF_READERS = ("priorities", "wake_at")
+
+
+class Lanes(Channel):
+    """`count` lanes of `length` slots; with `values` each step also stores what the policy thought of it.
+
+    Readers keep priorities here, where these outlive them: one tree for all lanes, or `readers` trees for as many equal
+    parts of them. `capacity` is for people: steps that all lanes hold together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: EnvironmentSpec,
+        count: int,
+        capacity: int,
+        *,
+        values: bool = False,
+        prioritized: bool = False,
+        readers: int = 1,
+        **told: str,
+    ) -> None:
+        super().__init__(name, **told)
+        self.spec, self.count, self.capacity, self.values = spec, count, capacity, values
+        self.prioritized, self.readers = prioritized, readers
+        self.length = LaneStorage.length_for(capacity, count)
+
+    def fields(self) -> dict[str, Field]:
+        fields = LaneStorage.fields(self.spec, self.count, self.length, self.values)
+        fields["wake_at"] = Field((1,), "int64", READER)
+        if self.prioritized:
+            leaves = PriorityTree.padded(self.count // self.readers * self.length)
+            fields["priorities"] = Field((self.readers, leaves), "float64", READER)
+        return fields
+
+    def storage(self) -> LaneStorage:
+        own = {name: array for name, array in self.arrays.items() if name not in OF_READERS}
+        return LaneStorage(self.spec, self.count, self.length, own)
+
+    @port("out")
+    def writer(self, me: Place) -> LaneWriter:
+        return LaneWriter(self, me)
+
+    @port("in")
+    def reader(self, me: Place | None = None) -> LaneReader:  # noqa: ARG002
+        return LaneReader(self)
+
+    def state(self) -> dict[str, Any]:
+        storage = self.storage()
+        state: dict[str, Any] = {"steps": storage.state()}
+        if self.prioritized:
+            state["priorities"] = self._priorities()[:, :, : storage.filled]
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        storage = self.storage()
+        storage.load_state(state["steps"])
+        storage.interrupt()
+        if self.prioritized:
+            saved = np.asarray(state["priorities"])
+            self._priorities()[:, :, : saved.shape[2]] = saved
+
+    def restart(self) -> None:
+        """All of it is kept; running episodes end as truncated, as they do when a checkpoint is loaded."""
+        self.storage().interrupt()
+        self.arrays["wake_at"][:] = 0
+
+    def _priorities(self) -> NDArray[np.float64]:
+        """[reader, lane, slot], live; a tree has leaves beyond those that only fill it up."""
+        leaves, lanes = self.arrays["priorities"], self.count // self.readers
+        return leaves[:, : lanes * self.length].reshape(len(leaves), lanes, -1)
+
+    def metrics(self) -> dict[str, float | int]:
+        return {"replay_size": int(min(self.arrays["head"].clip(max=self.length).sum(), self.capacity))}
+
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+        if side == READER:
+            return _mirror_whole(source, target, [name for name in OF_READERS if name in source])
+        return sum(self._mirror_lane(source, target, lane) for lane in range(self.count))
+
+    def _mirror_lane(self, source: Arrays, target: Arrays, lane: int) -> int:
+        """What was written since the target's head; of a lane that went round meanwhile, what is still there."""
+        start, head = int(source["start"][lane]), int(source["head"][lane])
+        known = int(target["head"][lane])
+        if head == known and start == int(target["start"][lane]):
+            return 0
+        while True:
+            first = max(known - 1, head + 2 - self.length, 0)  # the flags of the last known step may have changed
+            at = np.arange(first, head + 1) % self.length
+            moved = sum(self._copy(source, target, name, lane, at) for name in source if name not in COUNTS)
+            now = int(source["head"][lane])
+            if first >= now + 2 - self.length:
+                break
+            head = now  # the writer has come round to what was copied: once more
+        target["head"][lane] = head
+        target["start"][lane] = start
+        return moved
+
+    @staticmethod
+    def _copy(source: Arrays, target: Arrays, name: str, lane: int, at: NDArray[np.int64]) -> int:
+        cut: Any = (slice(None), lane, at) if name == "value" else (lane, at)
+        found = source[name][cut]
+        target[name][cut] = found
+        return int(found.nbytes)
+
+
+COUNTS = ("head", "start", *OF_READERS)
+
+
+def _mirror_whole(source: Arrays, target: Arrays, names: list[str]) -> int:
+    moved = 0
+    for name in names:
+        if not np.array_equal(source[name], target[name]):
+            target[name][...] = source[name]
+            moved += source[name].nbytes
+    return moved
+
+
+class LaneWriter:
+    """An actor's end. `first` is its first lane, if all actors have equally many environments."""
+
+    def __init__(self, lanes: Lanes, me: Place) -> None:
+        self.storage, self._wake_at, self._ring = lanes.storage(), lanes.arrays["wake_at"], lanes.bells.readers
+        self.rank = me.rank
+
+    def wake_reader(self, env_steps: int) -> None:
+        """Wake whoever samples, if it waits for so many env steps of all actors together."""
+        if env_steps >= self._wake_at[0]:
+            self._ring()
+
+
+class LaneReader:
+    """A sampler's end."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes, self.storage = lanes, lanes.storage()
+
+    def part(self, index: int, parts: int) -> LaneStorage:
+        """The lanes of one of so many equal parts."""
+        each = self.storage.count // parts
+        return self.storage.part(index * each, each)
+
+    def priorities(self, index: int = 0) -> NDArray[np.float64] | None:
+        """Where the priorities of this reader's part lie, if there are any."""
+        return self._lanes.arrays["priorities"][index] if self._lanes.prioritized else None
+
+    def wake_at(self, env_steps: int | None) -> None:
+        """Actors wake this reader once they have played so many env steps; None = they need not."""
+        self._lanes.arrays["wake_at"][0] = NEVER if env_steps is None else env_steps
