@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import WRITER, Arrays, Channel, mirror_counts
+from repertory.channels.channel import WRITER, Arrays, Channel, Place, mirror_counts, port
 from repertory.specs import Field
 
 RECENT = 128
@@ -118,6 +118,57 @@ class Counters(Channel):
         target["note_size"][changed] = 0
         names = [name for name in source if name != "note_size"]
         return mirror_counts(source, target, names) + mirror_counts(source, target, ("note_size",))
+
+
+class Numbers(Channel):
+    """A few arrays of numbers with one writer, each of which counts for itself; `start` says what they begin with.
+
+    `names` gives the numbers of some arrays names as metrics.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shapes: Mapping[str, Field],
+        *,
+        start: Mapping[str, Sequence[int]],
+        names: Mapping[str, Sequence[str]],
+        **told: str,
+    ) -> None:
+        super().__init__(name, **told)
+        self.shapes, self.start, self.names = shapes, start, names
+
+    def fields(self) -> dict[str, Field]:
+        return dict(self.shapes)
+
+    @port("out")
+    def writer(self, me: Place | None = None) -> Arrays:  # noqa: ARG002
+        return self.arrays
+
+    @port("in")
+    def reader(self, me: Place | None = None) -> Arrays:  # noqa: ARG002
+        return self.arrays
+
+    def clear(self) -> None:
+        super().clear()
+        for name, numbers in self.start.items():
+            self.arrays[name][:] = numbers
+
+    def state(self) -> dict[str, Any]:
+        return {name: self.arrays[name].copy() for name in self.start}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for name in self.start:
+            self.arrays[name][:] = state[name]
+
+    def metrics(self) -> dict[str, float | int]:
+        found = [(names, self.arrays[array].tolist()) for array, names in self.names.items()]
+        return {
+            f"{self.name}/{name}": number for names, all_ in found for name, number in zip(names, all_, strict=True)
+        }
+
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+        return mirror_counts(source, target, list(source)) if side == WRITER else 0
 
 
 class Row:

@@ -1,23 +1,60 @@
-"""Who does what: data only."""
+"""The topologies by name: one file each, with its options, workers, channels and checks.
+
+A program registers one of its own by `register`; a package brings one by an entry point of the group
+`repertory.topologies` that names a `TopologyKind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
 
 from repertory.errors import UserError, nearest
-from repertory.topologies.actor_critic import A3C, GA3C, IMPALA, SAMPLE_FACTORY, SEED_RL
-from repertory.topologies.all_reduce import ALL_REDUCE
-from repertory.topologies.collectors import APEX, COLLECTORS
-from repertory.topologies.gorila import GORILA
-from repertory.topologies.graph import Topology
-from repertory.topologies.hogwild import HOGWILD
-from repertory.topologies.parameter_server import PARAMETER_SERVER
-from repertory.topologies.single import SINGLE
+from repertory.topologies import (
+    a3c,
+    all_reduce,
+    apex,
+    collectors,
+    ga3c,
+    gorila,
+    hogwild,
+    impala,
+    parameter_server,
+    sample_factory,
+    seed_rl,
+    single,
+)
+from repertory.topologies.graph import TopologyKind
 
-ALL = (
-    SINGLE, COLLECTORS, APEX, PARAMETER_SERVER, GORILA, HOGWILD, ALL_REDUCE, A3C, GA3C, IMPALA, SEED_RL, SAMPLE_FACTORY,
-)  # fmt: skip
-TOPOLOGIES = {topology.name: topology for topology in ALL}
+_KINDS = {
+    module.KIND.name: module.KIND
+    for module in (
+        single, collectors, apex, parameter_server, gorila, hogwild, all_reduce, a3c, ga3c, impala, seed_rl,
+        sample_factory,
+    )
+}  # fmt: skip
 
 
-def find(name: str) -> Topology:
-    """The topology of this name."""
-    if name not in TOPOLOGIES:
-        raise UserError(f"unknown topology {name!r}{nearest(name, TOPOLOGIES)}")
-    return TOPOLOGIES[name]
+def register(kind: TopologyKind) -> None:
+    """Make a topology known under its name."""
+    _KINDS[kind.name] = kind
+
+
+@cache
+def _load_entry_points() -> None:
+    for entry in entry_points(group="repertory.topologies"):
+        register(entry.load())
+
+
+def known() -> Mapping[str, TopologyKind]:
+    """Every topology by its name."""
+    _load_entry_points()
+    return _KINDS
+
+
+def find(name: str) -> TopologyKind:
+    """The topology of this name, or a sentence that names the nearest."""
+    if name not in known():
+        raise UserError(f"unknown topology {name!r}{nearest(name, known())}")
+    return known()[name]

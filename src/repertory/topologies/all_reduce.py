@@ -1,20 +1,99 @@
-"""Equal ranks that average their gradients: what Horovod does (Sergeev and Del Balso 2018)."""
+"""Equal replicas average their gradients before every update: what Horovod does (Sergeev and Del Balso 2018)."""
 
-from repertory.topologies.graph import Edge, Node, Topology
+from __future__ import annotations
 
-ALL_REDUCE = Topology(
+from repertory.agents.compression import Compression, make_compression
+from repertory.channels.gradients import AllGather, Gathering
+from repertory.channels.lanes import LaneReader, LaneWriter
+from repertory.channels.latest import Lent
+from repertory.channels.snapshot import Owner
+from repertory.roles.ports import Role, Weights
+from repertory.roles.replica import Replica, payload_fields
+from repertory.topologies import parts
+from repertory.topologies.context import Context
+from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.options import AllReduceOptions as Options
+from repertory.topologies.plan import Plan
+
+
+def compose(plan: Plan, options: Options) -> Topology:
+    local = options.memory == "local"
+    experience = parts.experience_lanes(plan, readers=plan.actors if local else 1)
+    weights = parts.weights_channel(plan, "of rank 0, after every update")
+    learned = parts.learner_state(plan)
+
+    def method() -> Compression:
+        return make_compression(options.compression, plan.size(), share=options.topk_share)
+
+    gradients = AllGather(
+        "gradients",
+        lambda: payload_fields(method()),
+        plan.actors,
+        when=f"averaged over all ranks at every update, compressed: {options.compression}",
+    )
+    epsilon = parts.exploration(plan, options)
+
+    def rank(
+        me: Context, written: LaneWriter, read: LaneReader, exchange: Gathering, published: Weights, state: Owner
+    ) -> list[Role]:
+        def env_steps() -> int:
+            """Of its own, times all: no rank's speed may play a part in what the ranks do."""
+            return me.stats.own_env_steps * plan.actors
+
+        batches = parts.own_sampler(me, read, local=local)
+        newest = published if me.rank == 0 else Lent()
+        learner = Replica(
+            me.agent,
+            state.load(),
+            batches,
+            exchange,
+            method(),
+            newest,
+            me.stats,
+            me.watch,
+            state,
+            rank=me.rank,
+            rate=lambda: plan.learning_rate(env_steps()),
+        )
+        policy = parts.local_policy(me, learner.newest, pull_period=options.pull_period)
+        # Nor while the others' gradients are missing: how long that takes must not decide what is played.
+        may_play = parts.steps_left(me, lambda: learner.waiting or batches.owed())
+        own = epsilon(me.rank)
+        actor = parts.lane_actor(me, written, policy, may_play, lambda _: own(env_steps()))
+        return [parts.started(me, actor), learner]
+
+    return Topology(
+        workers=(
+            Workers(
+                "rank",
+                plan.actors,
+                rank,
+                {
+                    "written": experience.writer,
+                    "read": experience.reader,
+                    "exchange": gradients.replica,
+                    "published": weights.writer,
+                    "state": learned.owner,
+                },
+                does="plays, stores its steps, holds the whole learner; all ranks stay bit-equal",
+                kind="play",
+                together=True,
+            ),
+            parts.evaluator(plan),
+        ),
+        weights=weights,
+        learned=learned,
+        steps_per_update=parts.steps_per_update(plan, plan.actors),
+        epsilon=epsilon,
+        counts=parts.COUNTED_GRADIENTS,
+    )
+
+
+KIND = TopologyKind(
     name="all_reduce",
     summary="equal ranks play and learn, and average their gradients before every update",
-    nodes=(
-        Node("rank", "actors", "plays, remembers, holds the whole learner; all ranks stay bit-equal"),
-        Node("evaluator", "1", "plays whole greedy episodes with a snapshot of the weights"),
-    ),
-    edges=(
-        Edge("rank", "rank", "gradients", "averaged over all ranks at every update, compressed if asked"),
-        Edge("rank", "evaluator", "weights", "a snapshot of rank 0 every --eval-every env steps"),
-    ),
-    engines=("inline", "processes"),
+    compose=compose,
+    options=Options,
     agents=("dqn", "sarsa"),
-    defaults={"engine": "processes", "actors": 2},
-    together=("rank",),
+    defaults=parts.ON_PROCESSES,
 )

@@ -1,51 +1,103 @@
-"""Collectors, a memory server, a model server and an evaluator; prioritised and with a ladder of ε it is Ape-X.
+"""Many actors, one replay, one learner; the replay ratio holds whatever their speeds."""
 
-Ape-X: Horgan et al. 2018, "Distributed Prioritized Experience Replay".
-"""
+from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from repertory.topologies.graph import Edge, Node, Topology
+from repertory.agents.numpy_forward import ROWS
+from repertory.channels.lanes import LaneReader, LaneWriter
+from repertory.channels.slots import BatchSlots, BatchWriter
+from repertory.roles.actor import Actor
+from repertory.roles.actor_group import ActorGroup
+from repertory.roles.memory_server import MemoryServer
+from repertory.roles.ports import Weights
+from repertory.topologies import parts
+from repertory.topologies.context import Context
+from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.options import CollectorsOptions as Options
+from repertory.topologies.plan import Plan
 
-COLLECTORS = Topology(
+BATCHES_AHEAD = 3
+
+
+def compose(plan: Plan, options: Options) -> Topology:
+    values = options.actor_priorities and plan.q.prioritized
+    experience = parts.experience_lanes(plan, values=values)
+    batches = BatchSlots(
+        "batches",
+        partial(parts.example_sample, plan),
+        BATCHES_AHEAD,
+        plan.q.updates_per_call,
+        when="as the replay ratio allows, two calls ahead",
+        back="errors",
+        back_when="after each call, if prioritised",
+    )
+    weights = parts.weights_channel(plan, f"copied every {options.pull_period} steps")
+    learned = parts.learner_state(plan)
+    epsilon = parts.exploration(plan, options)
+    policy = partial(parts.local_policy, pull_period=options.pull_period, values=values)
+
+    def collector(me: Context, steps: LaneWriter, newest: Weights) -> Actor:
+        may_play = parts.not_ahead(me, steps.wake_reader)
+        return parts.started(me, parts.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
+
+    def collectors(us: Sequence[Context], steps: LaneWriter, newest: Weights) -> ActorGroup:
+        """Several that share a process and a policy; each begins in a thread of its own."""
+        count = len(us) * plan.envs_per_actor
+        shared, may_play = policy(us[0], newest, count=count), parts.not_ahead(us[0], steps.wake_reader)
+        actors = [parts.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
+        any_number = us[0].agent.numpy_forward is not None and count <= ROWS
+        return ActorGroup(actors, shared, may_play=may_play, any_number=any_number)
+
+    def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
+        return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
+
+    return Topology(
+        workers=(
+            Workers(
+                "collector",
+                plan.actors,
+                collector,
+                {"steps": experience.writer, "newest": weights.reader},
+                does="plays its environments and writes their steps into its lanes",
+                kind="play",
+                build_group=collectors,
+                per_process=options.actors_per_process,
+                synchronous=True,
+            ),
+            Workers(
+                "memory",
+                1,
+                memory,
+                {"steps": experience.reader, "outgoing": batches.writer},
+                does="samples batches from all lanes, keeps priorities, holds the replay ratio",
+                kind="serve",
+            ),
+            Workers(
+                "learner",
+                1,
+                partial(parts.learner, prefetch=True),
+                {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner},
+                does="updates the weights and publishes them",
+                own_core=True,
+            ),
+            parts.evaluator(plan),
+        ),
+        weights=weights,
+        learned=learned,
+        steps_per_update=parts.steps_per_update(plan),
+        epsilon=epsilon,
+        pacing=plan.pacing(),
+        updates_per_call=plan.q.updates_per_call,
+    )
+
+
+KIND = TopologyKind(
     name="collectors",
-    summary="many play, one remembers, one learns",
-    nodes=(
-        Node("collector", "actors", "plays its environments and writes their steps into its lanes"),
-        Node("memory", "1", "draws batches from all lanes, keeps priorities, holds the replay ratio"),
-        Node("learner", "1", "updates the weights and publishes them"),
-        Node("evaluator", "1", "plays whole greedy episodes with a snapshot of the weights"),
-    ),
-    edges=(
-        Edge("collector", "memory", "steps", "every step, in place"),
-        Edge("memory", "learner", "batches", "as the replay ratio allows, two calls ahead"),
-        Edge("learner", "memory", "errors", "after each call, if prioritised"),
-        Edge("learner", "collector", "weights", "pulled every --company.pull-period steps"),
-        Edge("learner", "evaluator", "weights", "a snapshot every --eval-every env steps"),
-    ),
-    engines=("inline", "processes"),
+    summary="many actors, one replay, one learner",
+    compose=compose,
+    options=Options,
     agents=("dqn", "rainbow", "sarsa"),
-    defaults={"engine": "processes", "actors": 2},
-)
-
-APEX = replace(
-    COLLECTORS,
-    name="apex",
-    summary="Ape-X: collectors with a ladder of ε, prioritised replay, priorities from the actors",
-    agents=("dqn",),
-    defaults={
-        **COLLECTORS.defaults,
-        "agent": {
-            "prioritized": True,
-            "double": True,
-            "dueling": True,
-            "n_step": 3,
-            "learning_rate": 2.5e-4 / 4,
-            "optimizer": "rmsprop",
-            "optimizer_epsilon": 1.5e-7,
-            "max_gradient_norm": 40.0,
-            "target_period": 2_500,
-        },
-        "company": {"exploration": "ladder", "actor_priorities": True, "pull_period": 400},
-    },
+    defaults=parts.ON_PROCESSES,
 )

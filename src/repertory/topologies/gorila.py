@@ -1,20 +1,24 @@
 """Gorila: Nair et al. 2015, "Massively Parallel Methods for Deep Reinforcement Learning".
 
-Bundles of actor, replay and learner (--company.memory local), or one replay for all (shared). The servers run AdaGrad,
-drop gradients that are too old, and hand out a target that they copy every so many updates; a learner drops gradients
-of outlying losses.
+The workers and channels of `parameter_server`. Bundles of actor, replay and learner (`memory` local), or one replay for
+all (shared). The servers run AdaGrad, drop gradients that are too old, and hand out a target that they copy every so
+many updates; a worker drops gradients of outlying losses.
 """
+
+from __future__ import annotations
 
 from dataclasses import replace
 
-from repertory.topologies.parameter_server import PARAMETER_SERVER
+from repertory.topologies import parameter_server
+from repertory.topologies.options import GorilaOptions as Options
 
-GORILA = replace(
-    PARAMETER_SERVER,
+KIND = replace(
+    parameter_server.KIND,
     name="gorila",
     summary="bundles of actor, replay and learner; sharded servers that refuse old gradients",
+    options=Options,
     defaults={
-        **PARAMETER_SERVER.defaults,
+        **parameter_server.KIND.defaults,
         "agent": {
             "double": False,
             "max_gradient_norm": 0.0,
@@ -23,6 +27,5 @@ GORILA = replace(
             "target_tau": 0.0,
             "target_period": 60_000,
         },
-        "company": {"shards": 2, "max_gradient_age": 100, "outlier_deviations": 5.0},
     },
 )

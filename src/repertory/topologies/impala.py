@@ -1,0 +1,95 @@
+"""IMPALA: actors with copies of the policy, unrolls through a bounded queue (Espeholt et al. 2018)."""
+
+from __future__ import annotations
+
+from repertory.agents.compression import Compression, make_compression
+from repertory.channels.gradients import AllGather, Gathering
+from repertory.channels.latest import Lent
+from repertory.channels.slots import UnrollPort
+from repertory.channels.snapshot import Owner
+from repertory.roles.actor import Actor
+from repertory.roles.ports import Role, Weights
+from repertory.roles.replica import Replica, payload_fields
+from repertory.topologies import parts
+from repertory.topologies.context import Context
+from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.options import ImpalaOptions as Options
+from repertory.topologies.plan import Plan
+
+
+def compose(plan: Plan, options: Options) -> Topology:
+    slots = parts.batch_slots(plan)
+    depth = -(-slots // (plan.actors // options.learners)) + options.queue
+    unrolls = parts.unroll_slots(plan, groups=1, depth=depth, when=f"after {plan.critic.unroll} steps; {depth} may wait")
+    weights = parts.weights_channel(plan, "copied at the start of each unroll")
+    learned = parts.learner_state(plan)
+
+    def actor(me: Context, written: UnrollPort, newest: Weights) -> Actor:
+        policy = parts.sampling_policy(me, newest, me.rank, plan.envs_per_actor)
+        reader = me.rank % options.learners
+        return parts.unroll_actor(
+            me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: reader
+        )
+
+    def learner(me: Context, read: UnrollPort, published: Weights, state: Owner) -> Role:
+        batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
+        return parts.learner(me, batches, published, state)
+
+    def method() -> Compression:
+        return make_compression(options.compression, plan.size(), share=options.topk_share)
+
+    def replica(me: Context, read: UnrollPort, published: Weights, state: Owner, exchange: Gathering) -> Role:
+        """One of several learners; the first publishes for all."""
+        return Replica(
+            me.agent,
+            state.load(),
+            parts.unroll_batches(me, read, slots, reader=me.rank, max_policy_lag=options.max_policy_lag),
+            exchange,
+            method(),
+            published if me.rank == 0 else Lent(),
+            me.stats,
+            me.watch,
+            state,
+            rank=me.rank,
+            rate=lambda: plan.learning_rate(me.stats.env_steps),
+        )
+
+    several = options.learners > 1
+    exchange = AllGather("gradients", lambda: payload_fields(method()), options.learners, when="averaged at every update")
+    ports = {"read": unrolls.reader, "published": weights.writer, "state": learned.owner}
+    return Topology(
+        workers=(
+            Workers(
+                "actor",
+                plan.actors,
+                actor,
+                {"written": unrolls.writer, "newest": weights.reader},
+                does="copies the weights at each unroll's start, plays it, hands it over",
+                kind="play",
+                synchronous=True,
+            ),
+            Workers(
+                "learner",
+                options.learners,
+                replica if several else learner,
+                {**ports, "exchange": exchange.replica} if several else ports,
+                does="learns from each unroll once; several average their gradients",
+                together=True,
+            ),
+            parts.evaluator(plan),
+        ),
+        weights=weights,
+        learned=learned,
+        steps_per_update=parts.steps_per_unroll_update(plan, slots * options.learners),
+        counts=("dropped_unrolls", *parts.COUNTED_GRADIENTS),
+    )
+
+
+KIND = TopologyKind(
+    name="impala",
+    summary="IMPALA: actors with copies of the policy, unrolls through a bounded queue (Espeholt et al. 2018)",
+    compose=compose,
+    options=Options,
+    agents=("impala", "appo"),
+    defaults=parts.ON_PROCESSES,
+)

@@ -1,0 +1,78 @@
+"""Sample Factory: two groups of environments a worker, one plays while one waits for actions (Petrenko et al. 2020)."""
+
+from __future__ import annotations
+
+from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
+from repertory.channels.slots import UnrollPort
+from repertory.channels.snapshot import Owner
+from repertory.roles.actor import Actor
+from repertory.roles.ports import Role, Weights
+from repertory.topologies import parts
+from repertory.topologies.context import Context
+from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.options import SampleFactoryOptions as Options
+from repertory.topologies.plan import Plan
+
+
+def compose(plan: Plan, options: Options) -> Topology:
+    groups, servers = options.groups, options.policy_workers
+    writers, slots = plan.actors * groups, parts.batch_slots(plan, groups)
+    requests = parts.inference_mailbox(plan, groups)
+    depth = -(-slots // writers) + options.queue
+    unrolls = parts.unroll_slots(plan, groups=groups, depth=depth, when=f"after {plan.critic.unroll} steps, by index")
+    weights = parts.weights_channel(plan, "after every batch")
+    learned = parts.learner_state(plan)
+
+    def rollout_worker(me: Context, written: UnrollPort, asked: InferenceAsker) -> list[Actor]:
+        return parts.asking_groups(me, written, asked, groups, server=lambda index: index % servers)
+
+    def policy_worker(me: Context, asked: InferenceServerPort, newest: Weights) -> Role:
+        return parts.inference_server(me, asked, newest, options, most=-(-writers // servers))
+
+    def learner(me: Context, read: UnrollPort, published: Weights, state: Owner) -> Role:
+        batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
+        return parts.learner(me, batches, published, state)
+
+    return Topology(
+        workers=(
+            Workers(
+                "rollout_worker",
+                plan.actors,
+                rollout_worker,
+                {"written": unrolls.writer, "asked": requests.asker},
+                does="steps one group of environments while the others wait for actions",
+                kind="play",
+            ),
+            Workers(
+                "policy_worker",
+                servers,
+                policy_worker,
+                {"asked": requests.server, "newest": weights.reader},
+                does="replies to the groups that wait, with the newest weights",
+                kind="infer",
+                synchronous=True,
+            ),
+            Workers(
+                "learner",
+                1,
+                learner,
+                {"read": unrolls.reader, "published": weights.writer, "state": learned.owner},
+                does="learns from unrolls; drops those beyond --topology.max-policy-lag",
+            ),
+            parts.evaluator(plan),
+        ),
+        weights=weights,
+        learned=learned,
+        steps_per_update=parts.steps_per_unroll_update(plan, slots, groups),
+        counts=("dropped_unrolls", *parts.COUNTED_GRADIENTS),
+    )
+
+
+KIND = TopologyKind(
+    name="sample_factory",
+    summary="Sample Factory: two groups of environments a worker, one plays while one waits (Petrenko et al. 2020)",
+    compose=compose,
+    options=Options,
+    agents=("appo", "impala"),
+    defaults=parts.ON_PROCESSES,
+)
