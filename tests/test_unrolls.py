@@ -524,7 +524,7 @@ class Staircase(gym.Env[Any, Any]):
 
 
 def test_an_ended_environment_spends_exactly_one_step_being_reset() -> None:
-    envs = OneByOne("Staircase", Staircase, 3, 0, patient=True)
+    envs = OneByOne("Staircase", Staircase, 3, 0, next_step_autoreset=True)
     for _ in range(2):  # the second time in the middle of everything
         seen, _ = envs.reset([0, 0, 0])
         np.testing.assert_array_equal(seen, [[e, 0, 0] for e in range(3)])
@@ -545,7 +545,7 @@ def test_an_ended_environment_spends_exactly_one_step_being_reset() -> None:
                 np.testing.assert_array_equal(step.mask[e], [now[1] % 2 == 0, True])
                 expected[e] = now
             if not step.begun.any() and not (step.terminated | step.truncated).any():
-                assert step.quiet
+                assert step.no_boundary
 
 
 def test_a_patient_environment_is_not_blamed_for_the_steps_it_was_reset_in() -> None:
@@ -555,7 +555,7 @@ def test_a_patient_environment_is_not_blamed_for_the_steps_it_was_reset_in() -> 
                 raise ValueError("x")
             return super().step(action)
 
-    envs = OneByOne("Fails", Fails, 1, 0, patient=True)
+    envs = OneByOne("Fails", Fails, 1, 0, next_step_autoreset=True)
     envs.reset([5])
     for _ in range(9):  # 1 + 2 + 3 steps, and three calls to begin anew
         envs.step(np.zeros(1, int))
@@ -579,7 +579,7 @@ def test_patience_is_gymnasiums_next_step_mode_on_cartpole() -> None:
     options, seeds, rng = {"max_episode_steps": 15}, [3, 1, 4], np.random.default_rng(0)
     build: Callable[[], Any] = lambda: gym.make("CartPole-v1", **options)  # noqa: E731
     theirs = SyncVectorEnv([build] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
-    ours = make("CartPole-v1", 3, options=options, patient=True)
+    ours = make("CartPole-v1", 3, options=options, next_step_autoreset=True)
     assert isinstance(ours, OneByOne)
     np.testing.assert_array_equal(ours.reset(seeds)[0], theirs.reset(seed=seeds)[0])
     before, ends = np.zeros(3, bool), np.zeros(2, int)
@@ -594,7 +594,7 @@ def test_patience_is_gymnasiums_next_step_mode_on_cartpole() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_whatever_steps_them_patient_environments_take_a_call_of_their_own_to_begin(count: int) -> None:
-    envs = make("CartPole-v1", count, options={"max_episode_steps": 7}, patient=True)
+    envs = make("CartPole-v1", count, options={"max_episode_steps": 7}, next_step_autoreset=True)
     assert isinstance(envs, Vectorised) == (count == 16)
     envs.reset(range(count))
     over, rng, begun = np.zeros(count, bool), np.random.default_rng(0), 0
