@@ -29,7 +29,7 @@ from repertory.environments.factory import make
 from repertory.experience.unrolls import Unrolls, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import CLEARLY, LONGEST_REST, PATH, SHORTEST_REST, Adjuster, judgements
-from repertory.roles.answers import Answer, SampledActions, Question, log_probabilities
+from repertory.roles.answers import Answer, Question, SampledActions, log_probabilities
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import lesson
 from repertory.roles.ledger import Page, new_ledger
@@ -323,7 +323,9 @@ def test_a_servers_stream_of_draws_goes_on_where_it_was() -> None:
 
     def server(seed: int) -> tuple[InferenceServer, Callable[[], Any]]:
         desk = requests_of(request_arrays(1))
-        made = server_of(desk, answers=SampledActions(agent, np.random.default_rng(seed)), board=board_of(weights_of(agent)))
+        made = server_of(
+            desk, answers=SampledActions(agent, np.random.default_rng(seed)), board=board_of(weights_of(agent))
+        )
         policy = policy_of(desk, 0)
 
         def answer() -> Any:
@@ -546,8 +548,6 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         seed=0,
         rank=0,
         watch=Unwatched(),
-        may_play=writer.open,
-        may_ask=writer.open,
     )
     actor.restart([1, 2, 3])
     server = server_of(desk, core=agent.core, answers=SampledActions(agent, np.random.default_rng(1)), board=board)

@@ -196,7 +196,7 @@ class Casting:
 
         return self._started(
             Actor(
-                self._environments(index, page, plan.envs_per_group, next_step_autoreset=True),
+                self._environments(index, page, plan.envs_per_group, next_step=True),
                 policy,
                 writer,
                 page,
@@ -215,16 +215,17 @@ class Casting:
         """Whether a worker may play on: it owes no update for what it has played, and the run has steps left."""
         return lambda: page.env_steps < self.stage.plan.env_steps and not owes()
 
-    def _environments(self, rank: int, page: Page, count: int, **autoreset: bool) -> Environments:
+    def _environments(self, rank: int, page: Page, count: int, next_step: bool = False) -> Environments:
         plan = self.stage.plan
-        made = factory.make(plan.environment, count, options=plan.environment_options, worker=rank, **autoreset)
+        options = plan.environment_options
+        made = factory.make(plan.environment, count, options=options, worker=rank, next_step_autoreset=next_step)
         made.report_to(page.row["place"])
         return made
 
     def renew(self, actor: Actor) -> None:
         """New environments for an actor whose old ones failed."""
         unrolls, count = isinstance(actor.experience, UnrollWriter), actor.environments.count
-        actor.environments = self._environments(actor.rank, actor.page, count, next_step_autoreset=unrolls)
+        actor.environments = self._environments(actor.rank, actor.page, count, next_step=unrolls)
         self.begin(actor)
 
     def begin(self, actor: Actor) -> None:
