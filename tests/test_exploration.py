@@ -99,7 +99,7 @@ class Steady:
     """A policy that answers with the lowest legal action, after some polls."""
 
     version = 7
-    valued = False
+    stores_values = False
 
     def __init__(self, delay: int = 0) -> None:
         self.delay, self.asked = delay, 0
@@ -113,10 +113,10 @@ class Steady:
         self.wait -= 1
         return self.answer if self.wait < 0 else None
 
-    def keep(self, actions: NDArray[np.integer[Any]]) -> None:
+    def extras(self, actions: NDArray[np.integer[Any]]) -> None:
         pass
 
-    def forget(self, environments: Any) -> None:
+    def reset(self, environments: Any) -> None:
         pass
 
     def state(self) -> dict[str, int]:
@@ -169,7 +169,7 @@ def noisy_policy(rank: int = 0) -> LocalPolicy:
     spec = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 3)
     agent, board = make_q_learning(QLearningOptions(noisy=True), NetworkOptions(hidden=(4,)), spec), LocalBoard()
     board.publish(0, agent.init(0).weights)
-    return LocalPolicy(agent, board, seed=0, rank=rank, valued=True)
+    return LocalPolicy(agent, board, seed=0, rank=rank, stores_values=True)
 
 
 def answers(policy: LocalPolicy, count: int) -> NDArray[np.float32]:

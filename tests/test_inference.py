@@ -29,11 +29,11 @@ from repertory.environments.factory import make
 from repertory.experience.unrolls import UnrollStorage, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import CLEARLY, LONGEST_REST, PATH, SHORTEST_REST, Adjuster, judgements
-from repertory.roles.answers import Answer, Drawn, Question, log_probabilities
+from repertory.roles.answers import Answer, Question, SampledActions, log_probabilities
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import lesson
 from repertory.roles.ledger import Page, new_ledger
-from repertory.roles.local_policy import DrawingPolicy
+from repertory.roles.local_policy import SamplingPolicy
 from repertory.roles.remote_policy import RemotePolicy
 from repertory.roles.stopwatch import Unwatched
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
@@ -132,7 +132,7 @@ def test_every_answer_goes_to_who_asked(seed: int, askers: int, servers: int) ->
                 to[asker] = server
                 seen = rng.integers(0, 1000, (ENVIRONMENTS, 3)).astype(np.float32)
                 new = rng.random(ENVIRONMENTS) < 0.2
-                policies[asker].forget(new)
+                policies[asker].reset(new)
                 sums[asker] = np.where(new, 0.0, sums[asker]) + seen[:, 0]
                 if asked[asker] is None:
                     sums[asker] = seen[:, 0]
@@ -154,7 +154,7 @@ def test_every_answer_goes_to_who_asked(seed: int, askers: int, servers: int) ->
             continue
         assert found is not None
         np.testing.assert_array_equal(found, question[:, 0])
-        np.testing.assert_array_equal(policies[asker].keep(found), question[None, :, 1])
+        np.testing.assert_array_equal(policies[asker].extras(found), question[None, :, 1])
         np.testing.assert_array_equal(desk.states(asker)[:, 0], sums[asker])
         assert policies[asker].version == 7
 
@@ -323,7 +323,9 @@ def test_a_servers_stream_of_draws_goes_on_where_it_was() -> None:
 
     def server(seed: int) -> tuple[InferenceServer, Callable[[], Any]]:
         desk = requests_of(request_arrays(1))
-        made = server_of(desk, answers=Drawn(agent, np.random.default_rng(seed)), board=board_of(weights_of(agent)))
+        made = server_of(
+            desk, answers=SampledActions(agent, np.random.default_rng(seed)), board=board_of(weights_of(agent))
+        )
         policy = policy_of(desk, 0)
 
         def answer() -> Any:
@@ -377,20 +379,20 @@ def test_states_are_carried_from_step_to_step_and_survive_a_new_server(local: bo
     arrays, board = request_arrays(askers, agent.core), board_of(weights)
     policies: list[Any] = []
     for asker in range(askers):
-        local_one = DrawingPolicy(agent, board, ENVIRONMENTS, Page(new_ledger()), seed=0, rank=asker, start=0)
+        local_one = SamplingPolicy(agent, board, ENVIRONMENTS, Page(new_ledger()), seed=0, rank=asker, start=0)
         policies.append(local_one if local else policy_of(requests_of(arrays), asker))
         policies[-1].pull()
     references = [Reference(agent, weights) for _ in range(askers)]
-    drawn = Drawn(agent, np.random.default_rng(1))
+    drawn = SampledActions(agent, np.random.default_rng(1))
     server = server_of(requests_of(arrays), core=agent.core, answers=drawn, board=board)
     for tick in range(12):
         if tick in (4, 9):
-            server = server_of(requests_of(arrays), core=agent.core, answers=Drawn(agent, rng), board=board)
+            server = server_of(requests_of(arrays), core=agent.core, answers=SampledActions(agent, rng), board=board)
         who = [0, 1] if tick % 3 else [0, 1, 2]
         wanted = []
         for asker in who:
             begins = rng.random(ENVIRONMENTS) < 0.25
-            policies[asker].forget(begins)
+            policies[asker].reset(begins)
             references[asker].first |= begins
             observation, mask = rng.normal(size=(ENVIRONMENTS, 3)).astype(np.float32), legal_masks(rng)
             policies[asker].submit(observation, mask)
@@ -399,7 +401,7 @@ def test_states_are_carried_from_step_to_step_and_survive_a_new_server(local: bo
         for asker, (rows, mask) in zip(who, wanted, strict=True):
             action = policies[asker].poll()
             assert mask[np.arange(ENVIRONMENTS), action].all()
-            kept = policies[asker].keep(action)
+            kept = policies[asker].extras(action)
             np.testing.assert_allclose(kept[0], chosen_chances(rows, action), rtol=1e-5, atol=1e-5)
             states = policies[asker].core if local else requests_of(arrays).states(asker)
             np.testing.assert_allclose(states, references[asker].core, rtol=1e-5, atol=1e-5)
@@ -432,7 +434,7 @@ def test_actions_are_drawn_from_the_softmax(count: int) -> None:
     π = twins.softmax(rows_of(agent, weights, asked)[0, :-1])
     assert π[2] == 0
     assert np.sort(π)[1] > 0.03
-    drawn = Drawn(agent, np.random.default_rng(5))
+    drawn = SampledActions(agent, np.random.default_rng(5))
     drawn.load(weights)
     many = Question(*(np.repeat(x, count, axis=0) for x in asked))  # type: ignore[arg-type,type-var]
     draws = np.concatenate([drawn.answer(many).action for _ in range(8000 // count)])
@@ -447,13 +449,13 @@ def test_log_probabilities_are_the_agents_own(count: int) -> None:
     agent, weights = agent_of(TINY), weights_of(agent_of(TINY))
     everything = question_of(agent, MANY)
     some = Question(*(x[:count] for x in everything))  # type: ignore[index]
-    drawn = Drawn(agent, np.random.default_rng(0))
+    drawn = SampledActions(agent, np.random.default_rng(0))
     drawn.load(weights)
     answer = drawn.answer(some)
-    assert answer.kept is not None
-    assert answer.kept.shape == (1, count)
+    assert answer.extras is not None
+    assert answer.extras.shape == (1, count)
     want = chosen_chances(rows_of(agent, weights, everything)[:count], answer.action)
-    np.testing.assert_allclose(answer.kept[0], want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(answer.extras[0], want, rtol=1e-5, atol=1e-5)
 
 
 def test_log_probabilities_of_huge_preferences_are_finite() -> None:
@@ -468,24 +470,24 @@ def test_what_numpy_answers_is_what_jax_answers(count: int) -> None:
     asked, weights = question_of(agent, count)._replace(mask=None), weights_of(agent, scale=0.5)
     answers = []
     for one in (agent, replace(agent, light=None)):
-        drawn = Drawn(one, np.random.default_rng(2))
+        drawn = SampledActions(one, np.random.default_rng(2))
         drawn.load(weights)
         answers.append([drawn.answer(asked) for _ in range(20)])
     for light, heavy in zip(*answers, strict=True):
         np.testing.assert_array_equal(light.action, heavy.action)
-        np.testing.assert_allclose(light.kept, heavy.kept, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(light.extras, heavy.extras, rtol=1e-5, atol=1e-5)
         assert light.core.shape == heavy.core.shape == (count, 0)
     assert len({tuple(answer.action.tolist()) for answer in answers[0]}) > 1
 
 
 def test_new_weights_are_taken_at_once() -> None:
     agent = agent_of(TINY)
-    asked, drawn = question_of(agent, 1), Drawn(agent, np.random.default_rng(0))
+    asked, drawn = question_of(agent, 1), SampledActions(agent, np.random.default_rng(0))
     found = []
     for seed in (1, 2, 1):
         drawn.load(weights_of(agent, seed))
         drawn.rng = np.random.default_rng(0)
-        found.append(float(drawn.answer(asked).kept[0, 0]))  # type: ignore[index]
+        found.append(float(drawn.answer(asked).extras[0, 0]))  # type: ignore[index]
     assert found[0] == found[2] != found[1]
 
 
@@ -522,7 +524,7 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
     arrays = request_arrays(2, agent.core, CARTPOLE)
     desk = requests_of(arrays)
     policy: Any = (
-        DrawingPolicy(agent, board, ENVIRONMENTS, page, seed=0, rank=0, start=0)
+        SamplingPolicy(agent, board, ENVIRONMENTS, page, seed=0, rank=0, start=0)
         if local
         else RemotePolicy(desk, index, ENVIRONMENTS, page, lambda: 0)
     )
@@ -535,7 +537,7 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         ring=lambda: None,
         dropped=lambda: None,
     )
-    envs = make("CartPole-v1", ENVIRONMENTS, options={"max_episode_steps": 11}, patient=True)
+    envs = make("CartPole-v1", ENVIRONMENTS, options={"max_episode_steps": 11}, next_step_autoreset=True)
     actor = Actor(
         envs,
         policy,
@@ -546,11 +548,9 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         seed=0,
         rank=0,
         watch=Unwatched(),
-        may_play=writer.open,
-        may_ask=writer.open,
     )
     actor.restart([1, 2, 3])
-    server = server_of(desk, core=agent.core, answers=Drawn(agent, np.random.default_rng(1)), board=board)
+    server = server_of(desk, core=agent.core, answers=SampledActions(agent, np.random.default_rng(1)), board=board)
     seen: Counter[str] = Counter()
     for _ in range(300):
         actor.step()

@@ -46,7 +46,7 @@ COMPANIES: dict[str, tuple[str, Wishes]] = {
     "sample_factory": ("sample_factory", {"company": {"groups": 2}, "agent": {"epochs": 2, "minibatches": 2}}),
     "sample_factory-lstm": ("sample_factory", {"company": {"groups": 2, "policy_workers": 2}, **LSTM}),
 }
-CLOCKED = ("safe/", "unrolls/stamp", "ledger/beat", "ledger/answer_s", "ledger/idle_s")
+CLOCKED = ("safe/", "ledger/beat", "ledger/answer_s", "ledger/idle_s")
 every_company = pytest.mark.parametrize("name", COMPANIES)
 
 

@@ -62,7 +62,7 @@ def poisoned(
     """Slots in which what was never written would show."""
     arrays = {}
     for name, item in UnrollStorage.fields(spec, writers, depth, rows, environments, core).items():
-        counts = name in ("filled", "freed", "stamp", "reader", "progress")
+        counts = name in ("filled", "freed", "sequence", "reader", "progress")
         poison: Any = 0 if counts else np.nan if item.dtype == "float32" else 80  # no flag that there is
         arrays[name] = np.full(item.shape, poison, item.dtype)
     return UnrollStorage(spec, depth, arrays)
@@ -73,7 +73,7 @@ class Killed(Exception):
 
 
 class Group:
-    """Made-up environments that are patient, their writer, and a plain list of everything that happened."""
+    """Made-up environments with next-step autoreset, their writer, and a plain list of everything that happened."""
 
     def __init__(self, unrolls: UnrollStorage, number: int, rng: np.random.Generator, ends: float = 0.15) -> None:
         self.unrolls, self.number, self.rng, self.ends = unrolls, number, rng, ends
@@ -123,17 +123,18 @@ class Group:
         return value
 
     def play(self) -> bool:
-        """One tick, if there is a row to write."""
-        full = len(self.ticks) == self.unrolls.rows
-        if full:  # it is handed over, whether there is a next one or not
-            self.finished.append([*self.ticks, self._look()])
-            self.ticks, self.writing = [], False
+        """One tick, if there is a row to write; a full unroll is handed over at once."""
         if not self.writer.open():
             return False
         self.writing = True
         tick = self._look()
-        self._act(tick)
         self.ticks.append(tick)
+        try:
+            self._act(tick)
+        finally:
+            if len(self.ticks) == self.unrolls.rows:
+                self.finished.append([*self.ticks, self._look()])
+                self.ticks, self.writing = [], False
         return True
 
     def _look(self) -> Tick:
@@ -305,7 +306,7 @@ def test_unrolls_hold_exactly_what_was_played(
     reader, dropped, refused = Reader(unrolls, everybody), 0, 0
     for _ in range(60):
         group = everybody[int(rng.integers(groups))]
-        full = sum(number == group.number for number, _ in reader.waiting) + (len(group.ticks) == rows) == depth
+        full = sum(number == group.number for number, _ in reader.waiting) == depth
         refused += full
         assert group.play() != full  # it waits if, and only if, none of its slots is free
         reader.look()
@@ -335,7 +336,7 @@ def one_group(rows: int = 3, depth: int = 2, environments: int = 2, ends: float 
 )
 def test_a_writer_that_is_killed_between_two_unrolls_loses_no_slot(where: str, lost: int, kept: int) -> None:
     group, reader = one_group()
-    while len(group.ticks) < 3 and where in ("reader", "ring"):
+    while len(group.ticks) < 2 and where in ("reader", "ring"):
         group.play()
     group.kill_in = where
     with pytest.raises(Killed):
@@ -352,23 +353,22 @@ def test_a_writer_that_is_killed_between_two_unrolls_loses_no_slot(where: str, l
     assert reader.read == kept + 6
 
 
-@pytest.mark.parametrize("ticks", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("ticks", [0, 1, 2, 3, 4, 5])
 def test_a_writer_replaced_half_way_drops_the_half_unroll_and_counts_it(ticks: int) -> None:
-    """Of an unroll without a step nothing is lost; a full one that was not handed over yet goes, too."""
+    """Of an unroll without a step nothing is lost; a full one is handed over already."""
     group, reader = one_group(rows=3, depth=3)
     assert group.writer.open()
     for _ in range(ticks):
         assert group.play()
     began = len(group.ticks)
+    assert began == ticks % 3
     group.start()
     assert group.dropped == (began > 0)
     reader.look()
     for _ in range(9):
         assert group.play()
         reader.take(1)
-    group.play()
-    reader.take(1)
-    assert reader.read == ticks // 4 + 3
+    assert reader.read == ticks // 3 + 3
 
 
 def test_a_single_slot_waits_until_it_is_freed() -> None:
@@ -395,15 +395,47 @@ def test_an_unroll_is_ready_only_when_it_is_whole() -> None:
         """Notes what a reader could see at the moment the count moves."""
 
         def __setitem__(self, key: Any, value: Any) -> None:
-            seen.append((arrays["stamp"][0] > 0, np.isfinite(arrays["reward"][0, :3]).all(), arrays["progress"][0]))
+            seen.append((arrays["sequence"][0] == 1, np.isfinite(arrays["reward"][0, :3]).all(), arrays["progress"][0]))
             super().__setitem__(key, value)
 
     seen: list[Any] = []
     group.unrolls.filled = group.unrolls.filled.view(Watched)
-    for _ in range(4):
+    for _ in range(3):
         assert not seen
         group.play()
     assert seen == [(True, True, 0)]
+
+
+def test_readers_order_unrolls_by_when_they_saw_them_then_by_sequence_then_by_slot() -> None:
+    """No clock is asked: writers and readers may be on different machines."""
+    unrolls = poisoned(make_spec(), 3, 3, 1, 1)
+    groups = [Group(unrolls, number, np.random.default_rng(0)) for number in range(3)]
+    for number in (2, 2, 1):  # writer 2 owns slots 6 to 8, writer 1 slots 3 to 5
+        assert groups[number].play()
+    assert unrolls.ready().tolist() == [3, 6, 7]
+    for number in (0, 1, 0):
+        assert groups[number].play()
+    assert unrolls.ready().tolist() == [3, 6, 7, 0, 1, 4], "seen later, so taken later"
+    assert UnrollStorage(unrolls.spec, 3, unrolls.arrays).ready().tolist() == [0, 3, 6, 1, 4, 7], "a reader that starts anew"
+    unrolls.free(np.array([3, 0]))
+    assert groups[0].play()
+    assert groups[0].play()
+    assert unrolls.ready().tolist() == [6, 7, 1, 4, 2, 0], "filled again, it is a new one"
+
+
+def test_a_full_unroll_with_an_environment_that_was_only_reset_waits_for_its_first_observation() -> None:
+    unrolls = poisoned(make_spec(stack=1), 1, 1, 2, 2)
+    group = Group(unrolls, 0, np.random.default_rng(0), ends=0.0)
+    seen, row = np.arange(2), (np.zeros(2, bool), np.zeros(2, bool))
+    frames, masks = np.zeros((2, *unrolls.spec.observation.shape)), np.ones((2, 4), bool)
+    assert group.writer.open()
+    group.writer.append(seen, seen, seen.astype("float32"), np.array([True, False]), row[1], frames, masks, 0)
+    group.writer.append(seen[1:], seen[1:], np.ones(1, "float32"), *(x[1:] for x in row), frames[1:], masks[1:], 0)
+    assert len(unrolls.ready()) == 0
+    group.writer.begin(seen[:1], frames[:1] + 7, masks[:1])
+    batch = unrolls.gather(unrolls.ready(), GAMMA, ENTROPY, CORE, 1)
+    assert (batch.observation[-1, 0] == 7).all()
+    assert batch.first[-1].tolist() == [True, False]
 
 
 def test_a_batch_stays_as_it_is_when_its_slots_are_written_again() -> None:
@@ -524,7 +556,7 @@ class Staircase(gym.Env[Any, Any]):
 
 
 def test_an_ended_environment_spends_exactly_one_step_being_reset() -> None:
-    envs = OneByOne("Staircase", Staircase, 3, 0, patient=True)
+    envs = OneByOne("Staircase", Staircase, 3, 0, next_step_autoreset=True)
     for _ in range(2):  # the second time in the middle of everything
         seen, _ = envs.reset([0, 0, 0])
         np.testing.assert_array_equal(seen, [[e, 0, 0] for e in range(3)])
@@ -545,17 +577,17 @@ def test_an_ended_environment_spends_exactly_one_step_being_reset() -> None:
                 np.testing.assert_array_equal(step.mask[e], [now[1] % 2 == 0, True])
                 expected[e] = now
             if not step.begun.any() and not (step.terminated | step.truncated).any():
-                assert step.quiet
+                assert step.no_boundary
 
 
-def test_a_patient_environment_is_not_blamed_for_the_steps_it_was_reset_in() -> None:
+def test_an_environment_is_not_blamed_for_the_steps_it_was_reset_in() -> None:
     class Fails(Staircase):
         def step(self, action: int) -> Any:
             if self.episode == 3:
                 raise ValueError("x")
             return super().step(action)
 
-    envs = OneByOne("Fails", Fails, 1, 0, patient=True)
+    envs = OneByOne("Fails", Fails, 1, 0, next_step_autoreset=True)
     envs.reset([5])
     for _ in range(9):  # 1 + 2 + 3 steps, and three calls to begin anew
         envs.step(np.zeros(1, int))
@@ -575,11 +607,11 @@ def assert_same_step(step: Step, other: Any, before: NDArray[np.bool_]) -> None:
     np.testing.assert_array_equal(step.stepped, ~before)
 
 
-def test_patience_is_gymnasiums_next_step_mode_on_cartpole() -> None:
+def test_next_step_autoreset_is_gymnasiums_mode_on_cartpole() -> None:
     options, seeds, rng = {"max_episode_steps": 15}, [3, 1, 4], np.random.default_rng(0)
     build: Callable[[], Any] = lambda: gym.make("CartPole-v1", **options)  # noqa: E731
     theirs = SyncVectorEnv([build] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
-    ours = make("CartPole-v1", 3, options=options, patient=True)
+    ours = make("CartPole-v1", 3, options=options, next_step_autoreset=True)
     assert isinstance(ours, OneByOne)
     np.testing.assert_array_equal(ours.reset(seeds)[0], theirs.reset(seed=seeds)[0])
     before, ends = np.zeros(3, bool), np.zeros(2, int)
@@ -593,8 +625,10 @@ def test_patience_is_gymnasiums_next_step_mode_on_cartpole() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 16])
-def test_whatever_steps_them_patient_environments_take_a_call_of_their_own_to_begin(count: int) -> None:
-    envs = make("CartPole-v1", count, options={"max_episode_steps": 7}, patient=True)
+def test_whatever_steps_them_environments_take_a_call_of_their_own_to_begin(
+    count: int,
+) -> None:
+    envs = make("CartPole-v1", count, options={"max_episode_steps": 7}, next_step_autoreset=True)
     assert isinstance(envs, Vectorised) == (count == 16)
     envs.reset(range(count))
     over, rng, begun = np.zeros(count, bool), np.random.default_rng(0), 0

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from actor_groups import Staged
 from commands import assert_same_state
 from companies import company, play, roles
 from repertory.engines.rehearsal import Rehearsal
-from repertory.roles.crew import powers_of_two
-from test_crews import Staged
+from repertory.roles.actor_group import powers_of_two
 from test_kept import Pictures
 
 
@@ -103,16 +103,15 @@ def test_actors_that_share_a_process_compile_for_every_number_of_them_before_the
     jax.clear_caches()
     wishes = {"environment": "MaskedPictures-v0" if masked else "Pictures-v0", "envs_per_actor": 2, "actors": 5}
     staged = Staged(agent={"epsilon_start": 0.0, "epsilon_end": 0.0}, **wishes)
-    crew = staged.crew
 
     def ask_about_every_number() -> None:
-        crew.settle()
+        staged.threads.settle()
         for size in range(1, 6):
-            for some in powers_of_two(crew.actors[:size]):
-                crew._choose(list(some))
+            for some in powers_of_two(range(size)):
+                staged.group.choose(some)
 
     assert compiled_by(ask_about_every_number, caplog) == []
-    crew.close()
+    staged.threads.close()
 
 
 @pytest.mark.parametrize("topology", sorted({topology for topology, _ in COMPANIES}))

@@ -294,8 +294,8 @@ class Requests:
                 continue
             rows = slice(index * count, (index + 1) * count)
             arrays["action"][asker] = answer.action[rows]
-            if answer.kept is not None:
-                arrays["kept"][asker] = answer.kept[:, rows]
+            if answer.extras is not None:
+                arrays["kept"][asker] = answer.extras[:, rows]
             if answer.core.shape[1]:
                 self._states[asker, number % 2, :, : answer.core.shape[1]] = answer.core[rows]
             arrays["version"][asker] = version

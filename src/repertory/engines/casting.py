@@ -5,6 +5,7 @@ The same for every engine: inline all members are built in one process, else eac
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from repertory.agents.light import ROWS
+from repertory.engines.actor_threads import ActorThreads
 from repertory.engines.boards import BatchSlots
 from repertory.engines.plan import ANSWERING, CALLS_AHEAD
 from repertory.engines.servers import ShardedServers
@@ -22,10 +24,10 @@ from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
+from repertory.roles.actor_group import ActorGroup
 from repertory.roles.adjuster import Adjuster
-from repertory.roles.answers import Drawn, Greedy
+from repertory.roles.answers import GreedyActions, SampledActions
 from repertory.roles.batches import Drawer, Lesson
-from repertory.roles.crew import Crew
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
 from repertory.roles.exploration import generator
 from repertory.roles.foresight import Foresight
@@ -34,7 +36,7 @@ from repertory.roles.hogwild_worker import HogwildWorker, Segments
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import Learner
 from repertory.roles.ledger import Page
-from repertory.roles.local_policy import DrawingPolicy, LocalPolicy
+from repertory.roles.local_policy import LocalPolicy, SamplingPolicy
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.parameter_server import ParameterServer, Rules
 from repertory.roles.ports import Role, Weights
@@ -92,34 +94,27 @@ class Casting:
             compute_at_once()
         return page
 
-    def crew(
+    def actor_threads(
         self,
         members: Sequence[Member],
         recover: Callable[[Actor, EnvironmentFailure], None],
         wake: Callable[[], None],
-    ) -> Crew:
+    ) -> ActorThreads:
         """Collectors that share a process: a thread for the environments of each, and one policy for all."""
         stage, plan = self.stage, self.stage.plan
         pages = [self._enter(member) for member in members]
         count, period = len(members) * plan.envs_per_actor, plan.company.pull_period
-        policy = self._policy(members[0].rank, stage.board(), count, pull_period=period, valued=plan.valued)
+        policy = self._policy(members[0].rank, stage.board(), count, pull_period=period, stores_values=plan.valued)
         policy.pull()
         may_play = self._not_ahead(pages[0])
         actors = [
             self._lane_actor(page, member.rank, policy, may_play) for page, member in zip(pages, members, strict=True)
         ]
-        crew = Crew(
-            actors,
-            policy,
-            begin=self.begin,
-            recover=recover,
-            may_play=may_play,
-            wake=wake,
-            dismissed=self.dismissed,
-            any_number=stage.agent.light is not None and count <= ROWS,
-        )
-        crew.warm_up()
-        return crew
+        any_number = stage.agent.light is not None and count <= ROWS
+        group = ActorGroup(actors, policy, may_play=may_play, any_number=any_number, now=time.monotonic)
+        threads = ActorThreads(group, begin=self.begin, recover=recover, wake=wake, dismissed=self.dismissed)
+        threads.warm_up()
+        return threads
 
     def _actor(
         self, member: Member, page: Page, weights: Weights, may_play: Callable[[], bool], **policy: Any
@@ -171,7 +166,7 @@ class Casting:
         self.begin(actor)
         return actor
 
-    def _unroll_actor(self, page: Page, rank: int, group: int, policy: RemotePolicy | DrawingPolicy) -> Actor:
+    def _unroll_actor(self, page: Page, rank: int, group: int, policy: RemotePolicy | SamplingPolicy) -> Actor:
         """Plays one group of environments and writes unrolls."""
         stage, plan = self.stage, self.stage.plan
         index, at_work, trains = rank * plan.company.groups + group, stage.at_work, plan.topology.has("trainer")
@@ -179,7 +174,7 @@ class Casting:
         own = stage.unrolls.filled[index * plan.slots_per_writer : (index + 1) * plan.slots_per_writer]
 
         def states() -> Any:
-            return policy.core if isinstance(policy, DrawingPolicy) else requests.states(index)  # type: ignore[union-attr]
+            return policy.core if isinstance(policy, SamplingPolicy) else requests.states(index)  # type: ignore[union-attr]
 
         def reader() -> int:
             if plan.topology.has("thread"):
@@ -197,11 +192,11 @@ class Casting:
         )
 
         def may_play() -> bool:
-            return page.env_steps < plan.env_steps and rank < at_work[2] and writer.open()
+            return page.env_steps < plan.env_steps and rank < at_work[2]
 
         return self._started(
             Actor(
-                self._environments(index, page, plan.envs_per_group, patient=True),
+                self._environments(index, page, plan.envs_per_group, next_step=True),
                 policy,
                 writer,
                 page,
@@ -220,16 +215,17 @@ class Casting:
         """Whether a worker may play on: it owes no update for what it has played, and the run has steps left."""
         return lambda: page.env_steps < self.stage.plan.env_steps and not owes()
 
-    def _environments(self, rank: int, page: Page, count: int, patient: bool = False) -> Environments:
+    def _environments(self, rank: int, page: Page, count: int, next_step: bool = False) -> Environments:
         plan = self.stage.plan
-        made = factory.make(plan.environment, count, options=plan.environment_options, worker=rank, patient=patient)
+        options = plan.environment_options
+        made = factory.make(plan.environment, count, options=options, worker=rank, next_step_autoreset=next_step)
         made.report_to(page.row["place"])
         return made
 
     def renew(self, actor: Actor) -> None:
         """New environments for an actor whose old ones failed."""
-        patient = isinstance(actor.experience, UnrollWriter)
-        actor.environments = self._environments(actor.rank, actor.page, actor.environments.count, patient)
+        unrolls, count = isinstance(actor.experience, UnrollWriter), actor.environments.count
+        actor.environments = self._environments(actor.rank, actor.page, count, next_step=unrolls)
         self.begin(actor)
 
     def begin(self, actor: Actor) -> None:
@@ -274,7 +270,7 @@ class Casting:
     def _collector(self, member: Member, page: Page) -> list[Role]:
         stage, plan = self.stage, self.stage.plan
         period, may_play = plan.company.pull_period, self._not_ahead(page)
-        return [self._actor(member, page, stage.board(), may_play, pull_period=period, valued=plan.valued)]
+        return [self._actor(member, page, stage.board(), may_play, pull_period=period, stores_values=plan.valued)]
 
     def _not_ahead(self, page: Page) -> Callable[[], bool]:
         """Whether collectors may play on: the learner keeps up, and the run has steps left."""
@@ -344,8 +340,8 @@ class Casting:
         roles: list[Role] = []
         for group in range(plan.company.groups):
             index = rank * plan.company.groups + group
-            policy: RemotePolicy | DrawingPolicy = (
-                self._asking(page, index) if plan.central else self._drawing(page, index, stage.board())
+            policy: RemotePolicy | SamplingPolicy = (
+                self._asking(page, index) if plan.central else self._sampling(page, index, stage.board())
             )
             roles.append(self._unroll_actor(page, rank, group, policy))
         return roles
@@ -355,10 +351,10 @@ class Casting:
         at_work = stage.at_work
         return RemotePolicy(stage.requests(), index, plan.envs_per_group, page, lambda: index % int(at_work[0]))
 
-    def _drawing(self, page: Page, index: int, weights: Weights, *, keeps: bool = False) -> DrawingPolicy:
+    def _sampling(self, page: Page, index: int, weights: Weights, *, keeps: bool = False) -> SamplingPolicy:
         plan, start = self.stage.plan, int(page.row["starts"])
         streams = {"seed": plan.seed, "rank": index, "start": start}
-        return DrawingPolicy(self.stage.agent, weights, plan.envs_per_group, page, keeps=keeps, **streams)
+        return SamplingPolicy(self.stage.agent, weights, plan.envs_per_group, page, keeps=keeps, **streams)
 
     def _asking_collector(self, member: Member, page: Page) -> Actor:
         """Fills its lanes as a collector does, but has no network."""
@@ -375,7 +371,7 @@ class Casting:
         stage, plan, rank = self.stage, self.stage.plan, member.rank
         agent, company = stage.agent, plan.company
         draws = generator(plan.seed, rank, 5, int(page.row["starts"]), 1)
-        answers = Drawn(agent, draws) if plan.unrolled else Greedy(agent)
+        answers = SampledActions(agent, draws) if plan.unrolled else GreedyActions(agent)
         weights: Weights = stage.store() if plan.lock_free else stage.board()
         server = InferenceServer(
             answers,
@@ -459,7 +455,7 @@ class Casting:
         if plan.unrolled:
             source = self._unroll_batches(page, rank)
             source.skip()
-            actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store, keeps=True))
+            actor = self._unroll_actor(page, rank, 0, self._sampling(page, rank, store, keeps=True))
         elif company.method == "replay":
             source = self._drawer(page, rank)
             may_play = self._unless(page, source.owed)

@@ -1,6 +1,6 @@
 """The inside of a child process: builds its members' roles and lets them work until the driver says otherwise.
 
-A process has one member, or a crew of several that mostly wait for their environments.
+A process has one member, or a group of several actors that mostly wait for their environments.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
+from repertory.engines.actor_threads import SMALL
 from repertory.engines.casting import Casting
 from repertory.engines.offspring import end_offspring, lead_group
 from repertory.engines.plan import Plan
@@ -27,7 +28,6 @@ from repertory.environments import hush
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.output import forgive_output
 from repertory.roles.actor import Actor
-from repertory.roles.crew import SMALL
 from repertory.roles.ports import Role
 from repertory.runtime import (
     die_with_fork_server,
@@ -76,22 +76,22 @@ class Kit:
     """Which of Gymnasium's warnings are told: the driver's level."""
 
 
-def perform(kit: Kit, crew: tuple[int, ...]) -> None:
+def perform(kit: Kit, workers: tuple[int, ...]) -> None:
     """The child's main function; it never returns with an error unsaid."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave_it_to_the_driver)
     lead_group()
     die_with_fork_server(os.getppid() if os.getpid() == IMPORTED_IN else IMPORTED_IN)
     forgive_output()
-    kit.block.arrays()["ledger/began"][list(crew)] = 1
+    kit.block.arrays()["ledger/began"][list(workers)] = 1
     kit.lifeline.watch(_leave_with_driver)
     faulthandler.enable(kit.report.fd)
     faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
     with _last_words(kit):
-        agent = _prepare(kit, members_of(kit.plan)[crew[0]])
-        if len(crew) > SMALL:  # in a smaller one, who wakes up mostly finds the lock free
+        agent = _prepare(kit, members_of(kit.plan)[workers[0]])
+        if len(workers) > SMALL:  # in a smaller group, a thread that wakes up mostly finds the lock free
             interrupt_nobody()
-        Host(kit, agent, crew).run()
+        Host(kit, agent, workers).run()
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
@@ -142,18 +142,18 @@ def _leave(kit: Kit, kind: str, sentence: str, error: BaseException | None = Non
 
 
 class Host:
-    """The roles of one member taking turns, or a crew; the first member's bell wakes all of it."""
+    """The roles of one member taking turns, or a group of actors; the first member's bell wakes all of it."""
 
-    def __init__(self, kit: Kit, agent: Agent, crew: tuple[int, ...]) -> None:
+    def __init__(self, kit: Kit, agent: Agent, workers: tuple[int, ...]) -> None:
         plan = kit.plan
         self.kit = kit
         self.stage = Stage(plan, agent, kit.block.arrays(), self._ring)
         self.waiting = self.stage.ledger["waiting"]
-        self.pages = list(crew)
-        self.members = [self.stage.members[index] for index in crew]
+        self.pages = list(workers)
+        self.members = [self.stage.members[index] for index in workers]
         self.member: Member = self.members[0]
         self.page = self.stage.page(self.member)
-        self.bell = kit.bells[crew[0]]
+        self.bell = kit.bells[workers[0]]
         self.casting = Casting(
             self.stage,
             lambda rank: self.stage.collective(rank, self.stage.bell(self.member.role), self._await_others),
@@ -161,8 +161,9 @@ class Host:
             spare=kit.spare,
         )
         self._await_weights()
-        self.crew = self.casting.crew(self.members, self._recover, self.bell.ring) if len(crew) > 1 else None
-        self.roles: list[Role] = self.casting.build(self.member) if self.crew is None else [self.crew]
+        several = len(workers) > 1
+        self.threads = self.casting.actor_threads(self.members, self._recover, self.bell.ring) if several else None
+        self.roles: list[Role] = self.casting.build(self.member) if self.threads is None else [self.threads]
         self._failures: dict[int, tuple[int, int]] = {}
         self._breathed = time.monotonic()
         if self.member.role == "evaluator":
@@ -209,11 +210,11 @@ class Host:
                 return
 
     def _beat(self) -> None:
-        """Say who lives; a crew knows which of it."""
-        if self.crew is None:
+        """Say who lives; a group knows which of its actors."""
+        if self.threads is None:
             self.page.beat()
         else:
-            self.crew.beat()
+            self.threads.beat()
 
     def _breathe(self) -> None:
         """Let others have the core for a moment."""
@@ -237,7 +238,7 @@ class Host:
                 raise
             self._recover(role, error)
             worked = 1
-        if worked and self.crew is None:  # else it has written down whose work it was
+        if worked and self.threads is None:  # else it has written down whose work it was
             self.page.row["work"] += worked
         return worked > 0
 
@@ -259,11 +260,11 @@ class Host:
     def _rest(self) -> None:
         """Wait for the bell. The flag goes up before the last look, so that no ring is missed."""
         row, began = self.page.row, time.monotonic()
-        row["waiting"] = self.crew is None or self.crew.held
+        row["waiting"] = self.threads is None or self.threads.held
         try:
             if not self._turn() and self._on():
                 self.bell.wait(REST_S)
-                if self.crew is None:  # else it counts whose time it was
+                if self.threads is None:  # else it counts whose time it was
                     row["idle_s"] += time.monotonic() - began
         finally:
             row["waiting"] = 0
@@ -296,6 +297,6 @@ class Host:
     def _write_notes(self) -> None:
         """What a checkpoint keeps of each member, whoever it shares a process with."""
         states = [role.state() for role in self.roles]
-        notes = [states] if self.crew is None else [[state] for state in states[0]["actors"]]
+        notes = [states] if self.threads is None else [[state] for state in states[0]["actors"]]
         for member, note in zip(self.members, notes, strict=True):
             self.stage.write_note(member, {"roles": note})

@@ -48,11 +48,11 @@ def make(
     worker: int = 0,
     render: bool = False,
     autoreset: AutoresetMode | None = None,
-    patient: bool = False,
+    next_step_autoreset: bool = False,
 ) -> Environments:
     """`count` environments of that name; `autoreset` forces a Gymnasium vector environment in that mode.
 
-    With `patient` an episode's end takes a step of its own, whatever steps them: the next call only resets.
+    With `next_step_autoreset` an episode's end takes a step of its own, whatever steps them: the next call only resets.
     """
     if count < 1:
         raise UserError(f"{count} environments were asked for; at least 1 is needed")
@@ -63,10 +63,11 @@ def make(
     if autoreset is not None:
         return _forced(source, chosen, count, worker, render, autoreset)
     if count >= _VECTOR_FROM and not render and (native := _native(source, chosen, count)) is not None:
-        if not patient or native.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
+        if not next_step_autoreset or native.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
             return Vectorised(name, native, worker)
         native.close()
-    return OneByOne(name, functools.partial(_build, source, chosen, worker, render), count, worker, patient=patient)
+    build = functools.partial(_build, source, chosen, worker, render)
+    return OneByOne(name, build, count, worker, next_step_autoreset=next_step_autoreset)
 
 
 def describe(name: str, options: Mapping[str, Any] | None = None) -> EnvironmentSpec:

@@ -1,8 +1,8 @@
 """Environments stepped one after the other in this process; imports numpy and gymnasium.
 
 Not `gymnasium.vector.SyncVectorEnv`: that does not say which environment failed, and it is slower. An
-environment whose episode ends is reset in the same step, and both its last and its first observation are kept; or, if
-it is to be patient, in the next one, which for this environment only resets.
+environment whose episode ends is reset in the same step, and both its last and its first observation are kept; or,
+with `next_step_autoreset`, in the next one, which for this environment only resets.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class OneByOne:
     """A list of environments behind the interface of `Environments`."""
 
     def __init__(
-        self, name: str, build: Callable[[int], Env], count: int, worker: int, *, patient: bool = False
+        self, name: str, build: Callable[[int], Env], count: int, worker: int, *, next_step_autoreset: bool = False
     ) -> None:
-        self.count, self._patient = count, patient
+        self.count, self._next_step_autoreset = count, next_step_autoreset
         self._over: list[int] = []
         self._name = name
         self._envs: list[Env] = []
@@ -95,7 +95,7 @@ class OneByOne:
                 ends.append((index, bool(terminated), bool(truncated)))
         watch.leave()
         observations = self._stored(seen)
-        if over or (ends and self._patient):
+        if over or (ends and self._next_step_autoreset):
             return self._wait(rewards, ends, observations, infos)
         if ends:
             return self._turn(rewards, ends, seen, observations, infos)

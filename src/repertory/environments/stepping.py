@@ -48,8 +48,8 @@ class Step(NamedTuple):
     """[E, A] legal actions in `first`."""
 
     @property
-    def quiet(self) -> bool:
-        """Whether the maker knows that all were stepped and nothing ended or began: then these are one array."""
+    def no_boundary(self) -> bool:
+        """Whether the maker knows that all were stepped and no episode ended or began: then these are one array."""
         return self.begun is self.terminated
 
     def onward(self) -> tuple[Array, Flags | None]:

@@ -85,6 +85,10 @@ class LaneStorage:
         """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
+    def open(self) -> bool:
+        """There is always room: the oldest steps are overwritten."""
+        return True
+
     def begin(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """An episode begins: `observation` is what the lane's next action is chosen in."""
         self._place(lanes, self.head[lanes], observation, mask)

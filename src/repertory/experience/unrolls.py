@@ -6,11 +6,13 @@ being reset: the row holds the final observation and no step, so that a truncate
 
 A slot is free while its writer has filled it as often as a reader has freed it, else it is ready. Counts are moved
 after the data, each by one side only; so a writer or reader may be killed at any moment, and no slot is ever lost.
+
+No clock says which unroll is older, since writers and readers may be on different machines: a reader takes slots in the
+order in which it first saw them ready, and those of one look by how many unrolls their writers had handed over.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -63,6 +65,9 @@ class UnrollStorage:
         self.count, self.rows, self.environments = arrays["action"].shape
         self.rows -= 1
         self.filled, self.freed = arrays["filled"], arrays["freed"]
+        self._seen = np.zeros(self.count, np.int64)  # the fill of each slot that was last seen ready, and as which
+        self._place = np.zeros(self.count, np.int64)
+        self._places = 0
 
     @staticmethod
     def fields(
@@ -82,7 +87,7 @@ class UnrollStorage:
             "core": Field((slots, environments, max(1, core)), "float32"),
             "filled": Field((slots,), "int64"),
             "freed": Field((slots,), "int64"),
-            "stamp": Field((slots,), "int64"),
+            "sequence": Field((slots,), "int64"),
             "reader": Field((slots,), "int64"),
             "progress": Field((writers,), "int64"),
         }
@@ -92,11 +97,20 @@ class UnrollStorage:
 
     def ready(self, reader: int | None = None) -> Indices:
         """Slots that wait to be learned from, by this reader, the oldest first."""
-        waiting = self.filled > self.freed
+        filled = self.filled.copy()
+        waiting = filled > self.freed
+        self._note(np.flatnonzero(waiting & (filled != self._seen)), filled)
         if reader is not None:
             waiting &= self.arrays["reader"] == reader
         slots = np.flatnonzero(waiting)
-        return slots[np.argsort(self.arrays["stamp"][slots], kind="stable")]
+        return slots[np.argsort(self._place[slots])]
+
+    def _note(self, slots: Indices, filled: Indices) -> None:
+        """These are ready now, and were not at the last look."""
+        slots = slots[np.argsort(self.arrays["sequence"][slots], kind="stable")]
+        self._place[slots] = self._places + np.arange(len(slots))
+        self._seen[slots] = filled[slots]
+        self._places += len(slots)
 
     def free(self, slots: Indices) -> None:
         """They were learned from, or are not wanted."""
@@ -155,6 +169,10 @@ class UnrollWriter:
     """Where one group of environments writes its steps.
 
     `begin_unroll` is called before the first step of each; `core` gives the recurrent states of that moment.
+
+    A full unroll is handed over as soon as its last row is whole, which holds the observations to bootstrap from.
+    Where all environments were stepped, `append` writes that row. Where some were only reset, `begin` does: it follows
+    in the same step, since environments here take a step of their own to begin an episode (NEXT_STEP autoreset).
     """
 
     def __init__(
@@ -184,9 +202,7 @@ class UnrollWriter:
         self._row = 0
 
     def open(self) -> bool:
-        """Whether there is a row to write; hands a full slot over and takes the next one if it is free."""
-        if self._slot is not None and self._row == self.unrolls.rows:
-            self._hand_over()
+        """Whether there is a row to write: begins the next unroll if none is being written and a slot is free."""
         return self._slot is not None or self._take()
 
     def _take(self) -> bool:
@@ -214,7 +230,7 @@ class UnrollWriter:
 
     def _hand_over(self) -> None:
         arrays, slot = self.unrolls.arrays, self._slot
-        arrays["stamp"][slot] = time.monotonic_ns()
+        arrays["sequence"][slot] = self.unrolls.filled[self._own].sum() + 1
         arrays["reader"][slot] = self.reader()
         self._progress[0] = 0
         self.unrolls.filled[slot] += 1
@@ -233,8 +249,7 @@ class UnrollWriter:
         self._see(lanes, observation, mask)
         self._age[lanes] = 0
         if self._slot is not None:
-            self._note()
-            self._show()
+            self._write_row()
 
     def append(
         self,
@@ -266,17 +281,20 @@ class UnrollWriter:
         self._age[lanes] += 1
         self._row += 1
         self._progress[0] = 1 + self._row
+        self._write_row(whole=len(lanes) == self.unrolls.environments)
+
+    def _write_row(self, whole: bool = True) -> None:
+        """What is known of the next row; the last one is all that an unroll waits for."""
         self._note()
-        self._show()
+        depth = self._frames.shape[0]
+        self.unrolls.arrays["observation"][self._slot, self._row + depth - 1] = self._frames[-1]
+        if whole and self._row == self.unrolls.rows:
+            self._hand_over()
 
     def _see(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         self._frames[-1][lanes] = observation[:, -1] if self._frames.shape[0] > 1 else observation
         if self._mask is not None:
             self._mask[lanes] = True if mask is None else mask
-
-    def _show(self) -> None:
-        depth = self._frames.shape[0]
-        self.unrolls.arrays["observation"][self._slot, self._row + depth - 1] = self._frames[-1]
 
     def interrupt(self, lanes: Indices | None = None) -> None:  # noqa: ARG002  # the port's name for it
         """What was written of an unroll is dropped, and counted."""

@@ -1,24 +1,108 @@
-"""The actor: plays its environments and writes what happens into its lanes; sees only ports."""
+"""The actor: plays its environments and stores what happens; sees only ports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repertory.environments.factory import Environments, Step
-from repertory.roles.exploration import generator, random_actions
-from repertory.roles.ledger import Page
+from repertory.roles.exploration import EpsilonGreedy, Move, generator
+from repertory.roles.ledger import Page, Pages
 from repertory.roles.ports import ExperienceSink, Policy
 from repertory.roles.stopwatch import Stopwatch, Unwatched
+
+
+class Record:
+    """Stores the steps of one or several actors: experience, counters, returns and lengths of episodes.
+
+    `lanes` is [actors, environments of each]; all actors write into the same experience.
+    """
+
+    def __init__(
+        self, experience: ExperienceSink, policy: Policy, pages: Sequence[Page], lanes: NDArray[np.int64]
+    ) -> None:
+        self.experience, self.policy, self.pages, self.lanes = experience, policy, pages, lanes
+        self.counters = Pages(pages[0].ledger, [page.member for page in pages])
+        self.returns, self.lengths = np.zeros(lanes.shape), np.zeros(lanes.shape, np.int64)
+
+    @classmethod
+    def joined(cls, records: Sequence[Record]) -> Record:
+        """One record for the actors of all; the single ones are views of its rows from now on."""
+        first = records[0]
+        pages = [page for record in records for page in record.pages]
+        whole = cls(first.experience, first.policy, pages, np.concatenate([record.lanes for record in records]))
+        for at, record in enumerate(records):
+            record.returns, record.lengths = whole.returns[at : at + 1], whole.lengths[at : at + 1]
+        return whole
+
+    def restart(self, actor: int) -> None:
+        """Episodes that were running count in no statistic."""
+        self.returns[actor] = 0.0
+        self.lengths[actor] = 0
+
+    def store(self, which: int | NDArray[np.int64], move: Move, step: Step) -> None:
+        """What a move of one actor led to; of several, side by side, if no episode ended or began."""
+        lanes = self.lanes[which].ravel()
+        if not step.no_boundary:
+            assert isinstance(which, int)
+            self._store_boundary(which, lanes, move, step)
+            return
+        self._append(lanes, move, step)
+        self.counters.add("env_steps", which, self.lanes.shape[1])
+        self.lengths[which] += 1
+        self.returns[which] += step.reward.reshape(self.returns[which].shape)
+
+    def _append(self, lanes: NDArray[np.int64], move: Move, step: Step) -> None:
+        self.experience.append(
+            lanes,
+            move.actions,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            step.observation,
+            step.mask,
+            move.version,
+            move.extras,
+        )
+
+    def _store_boundary(self, actor: int, lanes: NDArray[np.int64], move: Move, step: Step) -> None:
+        """The steps taken, then the episodes begun; an environment that was only reset took none."""
+        taken = int(np.count_nonzero(step.stepped))
+        if taken == len(lanes):
+            self._append(lanes, move, step)
+        else:
+            rows = np.flatnonzero(step.stepped)
+            played = Step(*(None if part is None else part[rows] for part in step))  # type: ignore[arg-type]
+            extras = None if move.extras is None else move.extras[:, rows]
+            self._append(lanes[rows], Move(move.actions[rows], move.version, extras), played)
+        self.counters.add("env_steps", actor, taken)
+        begun = step.begun
+        if np.count_nonzero(begun):
+            mask = None if step.first_mask is None else step.first_mask[begun]
+            self.experience.begin(lanes[begun], step.first[begun], mask)
+            self.policy.reset(begun)
+        self._account(actor, step)
+
+    def _account(self, actor: int, step: Step) -> None:
+        """Returns and lengths of episodes, as they end."""
+        returns, lengths = self.returns[actor], self.lengths[actor]
+        lengths += step.stepped
+        returns += step.reward * step.stepped
+        ended = (step.terminated | step.truncated) & step.stepped
+        if np.count_nonzero(ended):
+            for reward, length in zip(returns[ended].tolist(), lengths[ended].tolist(), strict=True):
+                self.pages[actor].episode(reward, length)
+            returns[ended] = 0.0
+            lengths[ended] = 0
 
 
 class Actor:
     """One vector of environments and the policy that plays them; `may_play` holds it back.
 
-    `may_ask` is asked right after a step: whether the question for the next one may be put at once.
+    `may_ask` is asked right after a step: whether the next actions may be chosen at once.
 
     `start` tells the streams of actors apart that have the same rank, one after the other.
     """
@@ -43,144 +127,52 @@ class Actor:
         self.page, self.epsilon, self.watch, self.may_play, self.may_ask = page, epsilon, watch, may_play, may_ask
         self.rank, self.rng = rank, generator(seed, rank, 1, start)
         self.lanes = first_lane + np.arange(environments.count)
-        self.returns = np.zeros(environments.count)
-        self.lengths = np.zeros(environments.count, np.int64)
-        self._waiting: NDArray[np.bool_] | None = None
-        self._actions: NDArray[np.integer[Any]] | None = None
+        self.record = Record(experience, policy, [page], self.lanes[None])
+        self._exploration = EpsilonGreedy(policy, self.rng, environments.spec.actions)
+        self._move: Move | None = None
 
     def restart(self, seeds: list[int]) -> None:
-        """Begin anew in every environment; episodes that were running count in no statistic."""
+        """Begin anew in every environment."""
         self.observation, self.mask = self.environments.reset(seeds)
         self.experience.begin(self.lanes, self.observation, self.mask)
-        self.policy.forget(slice(None))
-        self.returns[:] = 0.0
-        self.lengths[:] = 0
-        self._waiting = self._actions = None
+        self.policy.reset(slice(None))
+        self.record.restart(0)
+        self._exploration.pending, self._move = False, None
 
     def warm_up(self) -> None:
         """After `restart`: compile what answers for the policy."""
         self.policy.warm_up(self.observation, self.mask)
 
     def step(self) -> bool:
-        """One step in every environment, once the policy has answered; then the question for the next one.
+        """One step in every environment, once the policy has replied; then the request for the next one.
 
         Asking last lets the environments play while a learner in the same process is still computing the weights that
-        the answer waits for.
+        the reply waits for.
         """
-        if not self.may_play():
+        if not (self.may_play() and self.experience.open()):
             return False
-        actions = self._actions if self._actions is not None else self.choose()
-        if actions is None:
+        move = self.choose() if self._move is None else self._move
+        if move is None:
             return False
         self.watch.lap("act")
-        result = self.environments.step(actions)
+        result = self.environments.step(move.actions)
         self.watch.lap("environment")
-        self.take(actions, result, self.policy.version, self.policy.keep(actions))
+        self.record.store(0, move, result)
+        self.see(result)
         self.watch.lap("store")
-        self._actions = self.choose() if self.may_ask() else None
+        self._move = self.choose() if self.may_ask() and self.experience.open() else None
         self.watch.lap("act")
         return True
 
-    def choose(self) -> NDArray[np.integer[Any]] | None:
-        """ε-greedy actions; the policy is not asked where chance decides for every environment."""
-        if self._waiting is None:
-            if self.environments.count == 1:
-                return self._choose_one()
-            self._waiting = self.rng.random(self.environments.count) < self.epsilon(self.page.env_steps)
-            if self.policy.valued or np.count_nonzero(self._waiting) < len(self._waiting):
-                self.policy.submit(self.observation, self.mask)
-        return self._answer()
+    def choose(self) -> Move | None:
+        """The next move, once there is room to store it; None while the policy has not replied."""
+        if not self._exploration.pending:
+            self._exploration.request(self.observation, self.mask, self.epsilon(self.page.env_steps))
+        return self._exploration.reply()
 
-    def _answer(self) -> NDArray[np.integer[Any]] | None:
-        """What the policy says, and chance where it decides."""
-        explore = self._waiting
-        assert explore is not None
-        chances = np.count_nonzero(explore)
-        asked = self.policy.valued or chances < len(explore)
-        greedy = self.policy.poll() if asked else None
-        if greedy is None and asked:
-            return None
-        self._waiting = None
-        if chances == 0:
-            return greedy
-        chance = random_actions(self.rng, len(explore), self.environments.spec.actions, self.mask)
-        return chance if greedy is None else np.where(explore, chance, greedy)
-
-    def _choose_one(self) -> NDArray[np.integer[Any]] | None:
-        """The same for a lone environment: plain numbers are several times faster than arrays of one."""
-        explores = self.rng.random() < self.epsilon(self.page.env_steps)
-        if explores and not self.policy.valued:
-            return random_actions(self.rng, 1, self.environments.spec.actions, self.mask)
-        self.policy.submit(self.observation, self.mask)
-        greedy = None if explores else self.policy.poll()
-        if greedy is None:
-            self._waiting = np.array([explores])
-            return self._answer()
-        return greedy
-
-    def take(
-        self, actions: NDArray[np.integer[Any]], result: Step, version: int, kept: NDArray[np.float32] | None
-    ) -> None:
-        """What these actions led to: into the lanes, and onto the page.
-
-        `version` and `kept` [k, E] are the policy's, of when it chose them.
-        """
-        if not result.quiet:
-            self._store(actions, result, version, kept)
-            self._account(result)
-            return
-        self.experience.append(
-            self.lanes,
-            actions,
-            result.reward,
-            result.terminated,
-            result.truncated,
-            result.observation,
-            result.mask,
-            version,
-            kept,
-        )
-        self.page.played(len(self.lanes))
-        self.observation, self.mask = result.observation, result.mask
-        self.lengths += 1
-        self.returns += result.reward
-
-    def _store(
-        self, actions: NDArray[np.integer[Any]], result: Step, version: int, kept: NDArray[np.float32] | None
-    ) -> None:
-        """Into the lanes: the steps taken, then the episodes begun."""
-        every = np.count_nonzero(result.stepped) == len(result.stepped)
-        rows: Any = slice(None) if every else np.flatnonzero(result.stepped)
-        lanes = self.lanes[rows]
-        self.experience.append(
-            lanes,
-            actions[rows],
-            result.reward[rows],
-            result.terminated[rows],
-            result.truncated[rows],
-            result.observation[rows],
-            None if result.mask is None else result.mask[rows],
-            version,
-            None if kept is None else kept[:, rows],
-        )
-        self.page.played(len(lanes))
-        self.observation, self.mask = result.onward()
-        begun = result.begun
-        if np.count_nonzero(begun):
-            mask = None if self.mask is None else self.mask[begun]
-            self.experience.begin(self.lanes[begun], self.observation[begun], mask)
-            self.policy.forget(begun)
-
-    def _account(self, result: Step) -> None:
-        """Returns and lengths of episodes, as they end."""
-        self.lengths += result.stepped
-        self.returns += result.reward * result.stepped
-        ended = (result.terminated | result.truncated) & result.stepped
-        if np.count_nonzero(ended):
-            for reward, length in zip(self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True):
-                self.page.episode(reward, length)
-            self.returns[ended] = 0.0
-            self.lengths[ended] = 0
+    def see(self, step: Step) -> None:
+        """The next actions are chosen in what this step led to."""
+        self.observation, self.mask = step.onward()
 
     def settle(self) -> None:
         """Nothing of an actor must be put away: its steps lie in the lanes."""

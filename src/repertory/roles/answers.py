@@ -1,6 +1,6 @@
 """What an agent says to observations, with weights that were given to it; small networks without starting JAX.
 
-Two kinds: the best action by value (the DQN family), and one drawn from the policy (actor-critic agents).
+Two kinds: the best action by value (the DQN family), and one sampled from the policy (actor-critic agents).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from repertory.agents.light import ILLEGAL, ROWS, LightValues
 
 
 class Answer(NamedTuple):
-    """Actions [N], what is kept beside them [k, N], and the next recurrent states [N, C]."""
+    """Actions [N], what is stored beside them [k, N], and the next recurrent states [N, C]."""
 
     action: NDArray[np.integer[Any]]
-    kept: NDArray[np.float32] | None
+    extras: NDArray[np.float32] | None
     core: NDArray[np.float32]
 
 
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
     passes: list[Any]
 
 
-class Greedy:
+class GreedyActions:
     """The best action by value."""
 
     def __init__(self, agent: Agent) -> None:
@@ -59,8 +59,8 @@ class Greedy:
         return Answer(best(rows), None, core)
 
 
-class Drawn:
-    """Actions drawn from the policy, and the logarithms of their probabilities."""
+class SampledActions:
+    """Actions sampled from the policy, and the logarithms of their probabilities."""
 
     def __init__(self, agent: Agent, rng: np.random.Generator, *, keeps: bool = False) -> None:
         self._rows, self.rng = Rows(agent, keeps=keeps), rng
@@ -78,12 +78,12 @@ class Drawn:
         self._rows.kept = None
 
     def warm_up(self, question: Question) -> None:
-        """Compile what answers such a question; draws nothing."""
+        """Compile what answers such a question; samples nothing."""
         self._rows(question)
         self.drop_kept()
 
     def answer(self, question: Question) -> Answer:
-        """By Gumbel's trick: the highest of preferences with noise is a draw from their softmax."""
+        """By Gumbel's trick: the highest of preferences with noise is a sample of their softmax."""
         rows, core = self._rows(question)
         preferences = rows[:, :-1]
         noise = -np.log(-np.log(np.maximum(self.rng.random(preferences.shape, np.float32), 1e-20)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from repertory.roles.answers import Answer, Drawn, Greedy, Question
+from repertory.roles.answers import Answer, GreedyActions, Question, SampledActions
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
 
@@ -39,7 +39,7 @@ class InferenceServer:
 
     def __init__(
         self,
-        answers: Greedy | Drawn,
+        answers: GreedyActions | SampledActions,
         weights: Weights,
         questions: Questions,
         page: Page,
@@ -94,11 +94,11 @@ class InferenceServer:
 
     def state(self) -> dict[str, Any]:
         """The stream of draws."""
-        return {"rng": dict(self.answers.rng.bit_generator.state)} if isinstance(self.answers, Drawn) else {}
+        return {"rng": dict(self.answers.rng.bit_generator.state)} if isinstance(self.answers, SampledActions) else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue the stream."""
-        if isinstance(self.answers, Drawn) and "rng" in state:
+        if isinstance(self.answers, SampledActions) and "rng" in state:
             self.answers.rng.bit_generator.state = dict(state["rng"])
 
     def close(self) -> None:

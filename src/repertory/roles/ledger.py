@@ -207,11 +207,11 @@ class Pages:
     def __init__(self, ledger: Ledger, members: Sequence[int]) -> None:
         self._ledger, self._members = ledger, np.array(members)
 
-    def add(self, name: str, which: NDArray[np.integer[Any]], amount: float) -> None:
+    def add(self, name: str, which: int | NDArray[np.integer[Any]], amount: float) -> None:
         """So much more of one of the counts, for each."""
         self._ledger[name][self._members[which]] += amount
 
-    def beat(self, which: NDArray[np.integer[Any]]) -> None:
+    def beat(self, which: int | NDArray[np.integer[Any]]) -> None:
         """Say that these live."""
         self._ledger["beat"][self._members[which]] = time.monotonic()
 

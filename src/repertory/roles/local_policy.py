@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.roles.answers import Drawn, Kept, Question, Rows, best
+from repertory.roles.answers import Kept, Question, Rows, SampledActions, best
 from repertory.roles.exploration import generator
 from repertory.roles.ledger import Page
 from repertory.roles.ports import Weights
@@ -20,7 +20,7 @@ NO_STATE: NDArray[Any] = np.zeros((0, 0))
 
 
 class LocalPolicy:
-    """Greedy actions; a noisy network draws fresh noise each time.
+    """Greedy actions; a noisy network samples fresh noise each time.
 
     Weights are pulled when each of `environments` was answered `pull_period` times, on average if not all always ask.
     """
@@ -34,9 +34,9 @@ class LocalPolicy:
         rank: int,
         pull_period: int = 1,
         environments: int = 1,
-        valued: bool = False,
+        stores_values: bool = False,
     ) -> None:
-        self.agent, self.weights, self.valued = agent, weights, valued
+        self.agent, self.weights, self.stores_values = agent, weights, stores_values
         self.pull_period = pull_period * environments
         self.version = -1
         self.calls = 0
@@ -74,7 +74,7 @@ class LocalPolicy:
             key = self._key.copy()
             key[1] = self.calls
         values, _ = self._rows(Question(*self._question, NO_STATE, NO_STATE), key)
-        self.values = values if self.valued else None
+        self.values = values if self.stores_values else None
         return best(values)
 
     def state(self) -> dict[str, int]:
@@ -85,20 +85,20 @@ class LocalPolicy:
         """Continue the noise where it was."""
         self.calls = int(state["calls"])
 
-    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
-        """Value of the action taken and of the best one, [2, E], if it keeps them."""
+    def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
+        """Value of the action taken and of the best one, [2, E], if they are stored."""
         if self.values is None:
             return None
         return np.stack([self.values[np.arange(len(actions)), actions], self.values.max(axis=1)])
 
-    def forget(self, environments: Any) -> None:
+    def reset(self, environments: Any) -> None:
         """Nothing is remembered from step to step."""
 
 
-class DrawingPolicy:
-    """Actions drawn from the policy, by weights that are copied when told to; holds recurrent states."""
+class SamplingPolicy:
+    """Actions sampled from the policy, by weights that are copied when told to; holds recurrent states."""
 
-    valued = False
+    stores_values = False
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class DrawingPolicy:
         self.weights, self.page, self.version = weights, page, -1
         self.current: Any = None
         self.core = np.zeros((environments, agent.core), np.float32)
-        self._answers = Drawn(agent, generator(seed, rank, 5, start), keeps=keeps)
+        self._answers = SampledActions(agent, generator(seed, rank, 5, start), keeps=keeps)
         self._first = np.ones(environments, bool)
 
     def pull(self) -> None:
@@ -144,20 +144,20 @@ class DrawingPolicy:
         began = time.perf_counter()
         answer = self._answers.answer(Question(*self._question, self.core, self._first))
         self.page.answered(time.perf_counter() - began)
-        self._kept, self.core = answer.kept, answer.core
+        self._extras, self.core = answer.extras, answer.core
         self._first = np.zeros_like(self._first)
         return answer.action
 
-    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002
+    def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002
         """Logarithms of the actions' probabilities, [1, E]."""
-        return self._kept
+        return self._extras
 
-    def forget(self, environments: Any) -> None:
+    def reset(self, environments: Any) -> None:
         """Episodes begin there."""
         self._first[environments] = True
 
     def state(self) -> dict[str, Any]:
-        """The stream of draws."""
+        """The random stream."""
         return {"rng": dict(self._answers.rng.bit_generator.state)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

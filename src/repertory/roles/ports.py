@@ -63,14 +63,14 @@ class Policy(Protocol):
         """Compile what answers such a question, before the clock runs; changes nothing."""
 
     @property
-    def valued(self) -> bool:
-        """Whether it keeps the values behind its answers; then it is asked even where chance decides."""
+    def stores_values(self) -> bool:
+        """Whether the values behind its actions are stored; then it is asked even where chance decides."""
 
-    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
-        """What is to be kept beside these actions, [k, E]: values, or logarithms of their probabilities."""
+    def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
+        """What is stored beside these actions, [k, E]: values, or logarithms of their probabilities."""
 
-    def forget(self, environments: Any) -> None:
-        """New episodes begin in these environments: nothing of the old ones counts."""
+    def reset(self, environments: Any) -> None:
+        """New episodes begin in these environments: recurrent states start empty."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
@@ -81,6 +81,9 @@ class Policy(Protocol):
 
 class ExperienceSink(Protocol):
     """Where an actor writes its steps: its own lanes, numbered from 0."""
+
+    def open(self) -> bool:
+        """Before actions are chosen for a step: make room for it; False = there is none yet."""
 
     def begin(self, lanes: NDArray[np.int64], observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Episodes begin in these lanes."""

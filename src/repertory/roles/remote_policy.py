@@ -1,4 +1,4 @@
-"""A policy that has no network: it asks a server and polls for the answer; sees only ports."""
+"""A policy that has no network: it sends requests to a server and polls for replies; sees only ports."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from repertory.roles.ledger import Page
 
 
-class Desk(Protocol):
-    """Where questions are put and answers are found."""
+class Mailbox(Protocol):
+    """Where requests are put and replies are found, one place for each client."""
 
     def ask(
         self,
@@ -23,59 +23,59 @@ class Desk(Protocol):
         mask: NDArray[np.bool_] | None,
         first: NDArray[np.bool_],
     ) -> None:
-        """Put a question to a server."""
+        """Put a request to a server."""
 
     def answer(self, asker: int) -> tuple[NDArray[Any], NDArray[np.float32], int] | None:
-        """Actions, what is kept beside them, and the version of the weights; None while there is no answer."""
+        """Actions, what is stored beside them, and the version of the weights; None while there is no reply."""
 
     def version(self, asker: int) -> int:
-        """Of the weights behind the last answer."""
+        """Of the weights behind the last reply."""
 
 
 class RemotePolicy:
-    """One asker's questions; `server` says who is to answer the next one."""
+    """One client's requests; `server` says who is to reply to the next one."""
 
-    valued = False
+    stores_values = False
 
-    def __init__(self, desk: Desk, asker: int, environments: int, page: Page, server: Callable[[], int]) -> None:
-        self.desk, self.asker, self.page, self.server = desk, asker, page, server
+    def __init__(self, mailbox: Mailbox, client: int, environments: int, page: Page, server: Callable[[], int]) -> None:
+        self.mailbox, self.client, self.page, self.server = mailbox, client, page, server
         self.version = 0
         self._first = np.ones(environments, bool)
-        self._kept: NDArray[np.float32] | None = None
-        self._asked_at = 0.0
+        self._extras: NDArray[np.float32] | None = None
+        self._requested_at = 0.0
 
     def pull(self) -> None:
-        """The server has the weights; random actions name the version of its last answer."""
-        self.version = self.desk.version(self.asker)
+        """The server has the weights; random actions name the version of its last reply."""
+        self.version = self.mailbox.version(self.client)
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """The server compiles."""
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Ask for actions."""
-        self._asked_at = time.perf_counter()
-        self.desk.ask(self.asker, self.server(), observation, mask, self._first)
+        """Request actions."""
+        self._requested_at = time.perf_counter()
+        self.mailbox.ask(self.client, self.server(), observation, mask, self._first)
         self._first[:] = False
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
         """The actions, or None if they are not there yet."""
-        found = self.desk.answer(self.asker)
+        found = self.mailbox.answer(self.client)
         if found is None:
             return None
-        actions, self._kept, self.version = found
-        self.page.answered(time.perf_counter() - self._asked_at)
+        actions, self._extras, self.version = found
+        self.page.answered(time.perf_counter() - self._requested_at)
         return actions
 
-    def keep(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002
+    def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002
         """What the server gave with them."""
-        return self._kept
+        return self._extras
 
-    def forget(self, environments: Any) -> None:
+    def reset(self, environments: Any) -> None:
         """Episodes begin there."""
         self._first[environments] = True
 
     def state(self) -> dict[str, Any]:
-        """Nothing: the server draws."""
+        """Nothing: the server samples."""
         return {}
 
     def load_state(self, state: Any) -> None:

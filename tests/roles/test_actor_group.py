@@ -1,100 +1,30 @@
-"""Collectors that share a process: what each plays is its own, whoever it is stored and answered together with."""
+"""Actors that share a process: what each plays is its own, whoever it is stored and answered together with."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import repertory
+from actor_groups import LONG, staged
 from commands import until
 from companies import company
-from faults import lane_problems
-from repertory.engines.casting import Casting
+from repertory.engines.actor_threads import Threads
 from repertory.engines.rehearsal import Rehearsal
-from repertory.engines.stage import Stage
-from repertory.environments.threads import Threads
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
 from repertory.roles.actor import Actor
-from repertory.roles.crew import Crew, powers_of_two
+from repertory.roles.actor_group import powers_of_two
 from repertory.roles.exploration import ladder
 from repertory.roles.ledger import RECENT
 from repertory.runs import checkpoint
 
-ENVIRONMENTS = Path(__file__).parent / "fault_environments.py"
-LONG = {"replay_capacity": 40_000, "learning_starts": 30_000}
-"""Nobody waits for a learner, and nothing is overwritten."""
-
-
-class Staged:
-    """A crew on a stage of its own, without the others of its company."""
-
-    def __init__(self, topology: str = "collectors", **wishes: Any) -> None:
-        agent = {**LONG, **wishes.pop("agent", {})}
-        rehearsal = company(topology, wishes.pop("company", None), agent, begin=False, **{"actors": 4, **wishes})
-        self.stage: Stage = rehearsal.stage
-        self.casting = Casting(self.stage, self.stage.collective)
-        self.publish(0)
-        self.failures: list[tuple[int, str]] = []
-        members = [member for member in self.stage.members if member.role == "collector"]
-        self.crew: Crew = self.casting.crew(members, self._recover, lambda: None)
-
-    def publish(self, version: int) -> NDArray[np.float32]:
-        """Weights that nobody has learned."""
-        size = self.stage.agent.layout.size
-        weights = np.random.default_rng(version).normal(0, 0.5, size).astype(np.float32)
-        self.stage.board().publish(version, weights)
-        return weights
-
-    def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
-        self.failures.append((actor.rank, str(error)))
-        actor.page.count("starts")
-        self.casting.renew(actor)
-
-    def play(self, until: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Turns until so much has happened; then nothing is under way."""
-        self.go_on(until, seconds)
-        self.crew.settle()
-
-    def go_on(self, until: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Turns until so much has happened; steps are under way then."""
-        end = time.monotonic() + seconds
-        while not until():
-            self.crew.beat()
-            self.crew.step()
-            time.sleep(0.0002)
-            assert time.monotonic() < end, "nothing happens any more"
-
-    @property
-    def env_steps(self) -> int:
-        return int(self.stage.ledger["env_steps"].sum())
-
-    def steps_in_lanes(self, rank: int) -> tuple[int, int]:
-        """Steps and ends that lie in the lanes of a member."""
-        lanes, each = self.stage.lanes, self.stage.plan.envs_per_actor
-        flags = [lanes.flags[lane, : lanes.head[lane]] for lane in range(rank * each, (rank + 1) * each)]
-        finals = sum(int((found & FINAL != 0).sum()) for found in flags)
-        return sum(found.size for found in flags) - finals, finals
-
-    def problems(self) -> list[str]:
-        return [problem for lane in range(self.stage.lanes.count) for problem in lane_problems(self.stage, lane)]
-
-
-@contextmanager
-def staged(topology: str = "collectors", **wishes: Any) -> Iterator[Staged]:
-    found = Staged(topology, **wishes)
-    try:
-        yield found
-    finally:
-        found.crew.close()
+ENVIRONMENTS = Path(__file__).parents[1] / "fault_environments.py"
 
 
 @pytest.mark.parametrize("envs_per_actor", [1, 2, 12])
@@ -103,7 +33,7 @@ def test_every_step_follows_the_physics_and_counts_on_the_page_of_who_played_it(
         found.play(lambda: found.env_steps >= 6_000)
         ledger = found.stage.ledger
         assert found.problems() == []
-        for rank, actor in enumerate(found.crew.actors):
+        for rank, actor in enumerate(found.group.actors):
             steps, ends = found.steps_in_lanes(rank)
             assert actor.page.own_env_steps == steps > 500
             assert int(actor.page.row["episodes"]) == ends > 5
@@ -111,7 +41,7 @@ def test_every_step_follows_the_physics_and_counts_on_the_page_of_who_played_it(
             assert (lengths == actor.page.row["episode_return"][: min(ends, RECENT)]).all(), "each step is worth 1"
             assert int(actor.page.row["work"]) >= steps / envs_per_actor
         assert 6_000 <= found.env_steps <= 6_000 + found.stage.plan.environments
-        assert ledger["idle_s"][: len(found.crew.actors)].max() < 5
+        assert ledger["idle_s"][: len(found.group.actors)].max() < 5
 
 
 def test_a_step_keeps_the_version_and_the_values_with_which_its_action_was_chosen() -> None:
@@ -135,7 +65,7 @@ def test_a_step_keeps_the_version_and_the_values_with_which_its_action_was_chose
         assert len(mixed) > 15
 
 
-def test_each_member_explores_by_its_own_rate() -> None:
+def test_each_worker_explores_by_its_own_rate() -> None:
     with staged("apex", envs_per_actor=1, env_steps=8_000) as found:
         found.play(lambda: found.env_steps >= 8_000)
         lanes = found.stage.lanes
@@ -147,10 +77,10 @@ def test_each_member_explores_by_its_own_rate() -> None:
             assert np.mean(taken < best) == pytest.approx(expected, abs=4 * (expected / steps.sum()) ** 0.5 + 1e-3)
 
 
-def test_weights_are_pulled_when_each_member_was_answered_so_often_on_average() -> None:
+def test_weights_are_pulled_when_each_worker_was_answered_so_often_on_average() -> None:
     greedy = {"epsilon_start": 0.0, "epsilon_end": 0.0}
     with staged(envs_per_actor=2, company={"pull_period": 50}, agent=greedy) as found:
-        policy: Any = found.crew.policy
+        policy: Any = found.group.policy
         pulls: list[int] = []
         pull = policy.pull
 
@@ -168,10 +98,10 @@ def test_weights_are_pulled_when_each_member_was_answered_so_often_on_average() 
 def test_networks_that_are_compiled_are_asked_in_few_sizes(wishes: dict[str, Any], any_number: bool) -> None:
     with staged(envs_per_actor=1, actors=7, agent=wishes) as found:
         sizes: list[int] = []
-        submit = found.crew.policy.submit
-        found.crew.policy.submit = lambda seen, mask: (sizes.append(len(seen)), submit(seen, mask))[1]  # type: ignore[method-assign]
+        submit = found.group.policy.submit
+        found.group.policy.submit = lambda seen, mask: (sizes.append(len(seen)), submit(seen, mask))[1]  # type: ignore[method-assign]
         found.play(lambda: found.env_steps >= 300)
-        assert found.crew.any_number == any_number
+        assert found.group.any_number == any_number
         assert any_number or set(sizes) <= {1, 2, 4}
         assert found.problems() == []
 
@@ -186,12 +116,12 @@ def test_pieces_of_powers_of_two_are_everything_in_order(count: int) -> None:
 def test_nobody_plays_while_it_is_held_back_and_everybody_goes_on_afterwards() -> None:
     with staged(envs_per_actor=1, env_steps=10**6) as found:
         allowed = [100]
-        found.crew.may_play = lambda: found.env_steps < allowed[0]
+        found.group.may_play = lambda: found.env_steps < allowed[0]
         found.play(lambda: found.env_steps >= 100)
         played = found.env_steps
         assert played <= 104
-        assert not any(found.crew.step() for _ in range(5))
-        assert found.crew.held
+        assert not any(found.threads.step() for _ in range(5))
+        assert found.threads.held
         assert found.env_steps == played
         allowed[0] = 200
         found.play(lambda: found.env_steps >= 200)
@@ -199,7 +129,7 @@ def test_nobody_plays_while_it_is_held_back_and_everybody_goes_on_afterwards() -
         assert found.problems() == []
 
 
-def test_a_crew_is_not_at_rest_while_somebody_is_about_to_send_all_on() -> None:
+def test_a_group_is_not_at_rest_while_somebody_is_about_to_send_all_on() -> None:
     with staged(envs_per_actor=1, env_steps=10**6) as found:
         found.play(lambda: found.env_steps >= 20)
         looked, go_on = threading.Event(), threading.Event()
@@ -208,38 +138,38 @@ def test_a_crew_is_not_at_rest_while_somebody_is_about_to_send_all_on() -> None:
             looked.set()
             return go_on.wait(10)
 
-        found.crew.may_play = may_play
-        leader = threading.Thread(target=found.crew.step)
+        found.group.may_play = may_play
+        leader = threading.Thread(target=found.threads.step)
         leader.start()
         assert looked.wait(10)
         threading.Timer(0.1, go_on.set).start()
-        found.crew.settle()
+        found.threads.settle()
         at_rest = found.env_steps
         leader.join(10)
         time.sleep(0.2)
         assert found.env_steps == at_rest
 
 
-def test_members_with_failing_environments_begin_anew_and_the_others_play_on() -> None:
+def test_workers_with_failing_environments_begin_anew_and_the_others_play_on() -> None:
     wishes = {"environment": f"{ENVIRONMENTS}:unlucky", "env_option": ("chance=0.01",)}
     with staged(envs_per_actor=1, env_steps=10**6, **wishes) as found:
         found.play(lambda: len(found.failures) >= 20 and found.env_steps > 1_000)
         assert {rank for rank, _ in found.failures} == {0, 1, 2, 3}
         assert all(f"environment 0 of worker {rank} (seed " in what for rank, what in found.failures)
         assert found.problems() == []
-        for rank, actor in enumerate(found.crew.actors):
+        for rank, actor in enumerate(found.group.actors):
             assert actor.page.own_env_steps == found.steps_in_lanes(rank)[0]
             assert int(actor.page.row["starts"]) == 1 + [who for who, _ in found.failures].count(rank)
 
 
-def test_environments_that_fail_while_they_begin_end_the_crew() -> None:
+def test_environments_that_fail_while_they_begin_end_the_group() -> None:
     wishes = {"environment": f"{ENVIRONMENTS}:unlucky", "env_option": ("chance=0.01",)}
     with staged(envs_per_actor=1, env_steps=10**6, **wishes) as found:
 
         def fails(actor: Actor, error: EnvironmentFailure) -> None:  # noqa: ARG001  # the name of the port
             raise error
 
-        found.crew.recover = fails
+        found.threads.recover = fails
         with pytest.raises(EnvironmentFailure, match="out of luck"):
             found.play(lambda: False)
 
@@ -247,7 +177,7 @@ def test_environments_that_fail_while_they_begin_end_the_crew() -> None:
 def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_others_play_on() -> None:
     with staged(envs_per_actor=1, env_steps=10**6) as found:
         found.play(lambda: found.env_steps >= 100)
-        stuck, entered, release = found.crew.actors[2], threading.Event(), threading.Event()
+        stuck, entered, release = found.group.actors[2], threading.Event(), threading.Event()
         step = stuck.environments._steps[0]  # type: ignore[attr-defined]
 
         def hang(action: Any) -> Any:
@@ -269,36 +199,36 @@ def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_
         assert found.stage.ledger["place"][:4, 0].tolist()[2] == 0
         assert found.stage.ledger["place"][2, 3] == stuck.rank
         threading.Timer(0.2, release.set).start()
-        found.crew.settle()
+        found.threads.settle()
         assert stuck.page.own_env_steps == found.steps_in_lanes(2)[0] > played, "what was under way is stored"
         assert found.problems() == []
 
 
-def test_a_crew_that_is_dismissed_waits_for_nobody() -> None:
+def test_a_group_that_is_dismissed_waits_for_nobody() -> None:
     with staged(envs_per_actor=1, env_steps=10**6) as found:
-        stuck, release = found.crew.actors[0], threading.Event()
+        stuck, release = found.group.actors[0], threading.Event()
         found.play(lambda: found.env_steps >= 10)
         stuck.environments._steps[0] = lambda _: release.wait(20)  # type: ignore[attr-defined]
-        found.crew.step()
-        found.crew.dismissed = lambda: True
+        found.threads.step()
+        found.threads.dismissed = lambda: True
         began = time.monotonic()
-        found.crew.settle()
+        found.threads.settle()
         assert time.monotonic() - began < 10
         release.set()
 
 
-def test_what_a_crew_notes_is_what_each_of_it_would_note_alone() -> None:
+def test_what_a_group_notes_is_what_each_of_it_would_note_alone() -> None:
     with staged(envs_per_actor=1) as found:
         found.play(lambda: found.env_steps >= 100)
-        states = found.crew.state()["actors"]
+        states = found.threads.state()["actors"]
         alone: Rehearsal = company("collectors", agent=LONG, actors=4, envs_per_actor=1)
         for member, (_, (actor, *_)) in zip(alone.stage.members, alone._turns[-5:-1], strict=False):
             assert member.role == "collector"
             actor.load_state(states[member.rank])
             assert actor.state() == states[member.rank]
         alone.close()
-        found.crew.load_state({"actors": states})
-        assert found.crew.state()["actors"] == states
+        found.threads.load_state({"actors": states})
+        assert found.threads.state()["actors"] == states
 
 
 def test_threads_do_one_thing_at_a_time_and_tell_what_was_raised() -> None:
@@ -324,7 +254,7 @@ def test_a_thread_that_does_not_come_back_is_left_behind() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_run_of_crews_stops_at_its_budget_and_resumes_from_a_checkpoint_of_all(tmp_path: Path) -> None:
+def test_run_of_groups_stops_at_its_budget_and_resumes_from_a_checkpoint_of_all(tmp_path: Path) -> None:
     run = repertory.train(
         "CartPole-v1",
         topology="collectors",
