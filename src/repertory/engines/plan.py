@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
 from repertory.agents.agent import Agent
@@ -18,7 +18,7 @@ from repertory.experience.unrolls import Unrolls
 from repertory.roles.exploration import generator, ladder, linear
 from repertory.specs import EnvironmentSpec
 from repertory.topologies.graph import Topology
-from repertory.topologies.options import CompanyOptions
+from repertory.topologies.options import TopologyOptions
 from repertory.topologies.single import SINGLE
 
 ANSWERING = ("predictor", "inference", "policy_worker")
@@ -27,6 +27,52 @@ CALLS_AHEAD = 2
 """Calls of the learner that actors may be ahead, so that neither side waits for the other's bell."""
 DRAWN_EPSILONS, DRAWN_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
 """Mnih et al. 2016: what ε is annealed to, drawn for each worker."""
+
+
+@dataclass(frozen=True)
+class Company:
+    """Adapter for as long as engines read every topology's options by name: those that a topology lacks are as here."""
+
+    exploration: str = "same"
+    ladder_base: float = 0.4
+    ladder_exponent: float = 7.0
+    pull_period: int = 1
+    actors_per_process: int = 0
+    actor_priorities: bool = False
+    shards: int = 1
+    mode: str = "asynchronous"
+    staleness_bound: int = 4
+    combine: Literal["mean", "sum"] = "mean"
+    fetch_period: int = 1
+    push_period: int = 1
+    memory: str = "local"
+    max_gradient_age: int = 0
+    outlier_deviations: float = 0.0
+    method: Literal["one_step_q", "n_step_q", "sarsa", "replay"] = "one_step_q"
+    update_steps: int = 5
+    target_steps: int = 10_000
+    compression: Literal["none", "float16", "int8", "topk"] = "none"
+    topk_share: float = 0.01
+    scale_learning_rate: bool = False
+    queue: int = 1
+    groups: int = 1
+    learners: int = 1
+    predictors: int = 2
+    trainers: int = 2
+    policy_workers: int = 1
+    inference_least: int = 1
+    inference_patience_s: float = 0.005
+    max_policy_lag: int = 0
+    adjust_from: tuple[int, ...] = ()
+    adjust_s: float = 20.0
+    heartbeat_s: float = 60.0
+    restarts: int = 5
+
+    @classmethod
+    def of(cls, options: TopologyOptions, *, heartbeat_s: float, restarts: int) -> Company:
+        """A topology's own options, and those that every run has."""
+        own = {item.name: getattr(options, item.name) for item in fields(options)}
+        return cls(**own, heartbeat_s=heartbeat_s, restarts=restarts)
 
 
 @dataclass(frozen=True)
@@ -47,7 +93,7 @@ class Plan:
     threads: int = 1
     network: NetworkOptions = field(default_factory=NetworkOptions)
     topology: Topology = SINGLE
-    company: CompanyOptions = field(default_factory=CompanyOptions)
+    company: Company = field(default_factory=lambda: Company())
 
     @property
     def q(self) -> QLearningOptions:

@@ -14,6 +14,8 @@ ALL = (
     SINGLE, COLLECTORS, APEX, PARAMETER_SERVER, GORILA, HOGWILD, ALL_REDUCE, A3C, GA3C, IMPALA, SEED_RL, SAMPLE_FACTORY,
 )  # fmt: skip
 TOPOLOGIES = {topology.name: topology for topology in ALL}
+DEFAULT = SINGLE.name
+"""Where none is named."""
 
 
 def find(name: str) -> Topology:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from repertory.topologies.graph import Edge, Node, Topology
 from repertory.topologies.hogwild import HOGWILD
+from repertory.topologies.options import A3COptions, GA3COptions, ImpalaOptions, SampleFactoryOptions, SeedRLOptions
 
 EVALUATOR = Node("evaluator", "1", "plays whole greedy episodes with a snapshot of the weights")
 ENGINES = ("inline", "processes")
@@ -13,6 +14,7 @@ A3C = replace(
     name="a3c",
     summary="A3C: workers play unrolls, and update one shared policy and value without locks (Mnih et al. 2016)",
     agents=("a3c",),
+    options=A3COptions,
     edges=(
         Edge("thread", "thread", "weights, optimiser", "one live copy: after every --agent.unroll steps"),
         Edge("thread", "evaluator", "weights", "a snapshot every --eval-every env steps"),
@@ -25,9 +27,9 @@ GA3C = Topology(
     summary="GA3C: agents without networks, predictors and trainers on one model (Babaeizadeh et al. 2017)",
     nodes=(
         Node("agent", "actors", "plays its environments, asks for every action, writes unrolls"),
-        Node("predictor", "company.predictors", "answers the questions that wait, all at once"),
-        Node("trainer", "company.trainers", "updates the one model from finished unrolls, without locks"),
-        Node("adjuster", "1", "changes how many of each are at work, if --company.adjust-from is given"),
+        Node("predictor", "topology.predictors", "answers the questions that wait, all at once"),
+        Node("trainer", "topology.trainers", "updates the one model from finished unrolls, without locks"),
+        Node("adjuster", "1", "changes how many of each are at work, if --topology.adjust-from is given"),
         EVALUATOR,
     ),
     edges=(
@@ -35,16 +37,16 @@ GA3C = Topology(
         Edge("predictor", "agent", "actions", "every step"),
         Edge("agent", "trainer", "unrolls", "after --agent.unroll steps: the training queue"),
         Edge("trainer", "predictor", "weights", "one live copy"),
-        Edge("adjuster", "agent", "how many", "every --company.adjust-s seconds; predictors and trainers, too"),
+        Edge("adjuster", "agent", "how many", "every --topology.adjust-s seconds; predictors and trainers, too"),
         Edge("trainer", "evaluator", "weights", "a snapshot every --eval-every env steps"),
     ),
     engines=ENGINES,
     agents=("a3c", "impala"),
+    options=GA3COptions,
     defaults={
         "engine": "processes",
         "actors": 2,
         "agent": {"probability_floor": 1e-6, "max_gradient_norm": 0.0},
-        "company": {"queue": 2},
     },
 )
 
@@ -53,16 +55,17 @@ IMPALA = Topology(
     summary="IMPALA: actors with copies of the policy, unrolls through a bounded queue (Espeholt et al. 2018)",
     nodes=(
         Node("actor", "actors", "copies the weights at each unroll's start, plays it, hands it over"),
-        Node("learner", "company.learners", "learns from each unroll once; several average their gradients"),
+        Node("learner", "topology.learners", "learns from each unroll once; several average their gradients"),
         EVALUATOR,
     ),
     edges=(
-        Edge("actor", "learner", "unrolls", "after --agent.unroll steps, at most --company.queue of each actor wait"),
+        Edge("actor", "learner", "unrolls", "after --agent.unroll steps, at most --topology.queue of each actor wait"),
         Edge("learner", "actor", "weights", "copied at the start of each unroll"),
         Edge("learner", "evaluator", "weights", "a snapshot every --eval-every env steps"),
     ),
     engines=ENGINES,
     agents=("impala", "appo"),
+    options=ImpalaOptions,
     defaults={"engine": "processes", "actors": 2},
     together=("learner",),
 )
@@ -85,6 +88,7 @@ SEED_RL = Topology(
     ),
     engines=ENGINES,
     agents=("impala", "appo", "dqn", "sarsa"),
+    options=SeedRLOptions,
     defaults={"engine": "processes", "actors": 2},
 )
 
@@ -93,8 +97,8 @@ SAMPLE_FACTORY = Topology(
     summary="Sample Factory: two groups of environments a worker, one plays while one waits (Petrenko et al. 2020)",
     nodes=(
         Node("rollout_worker", "actors", "steps one group of environments while the other waits for actions"),
-        Node("policy_worker", "company.policy_workers", "answers the groups that wait, with the newest weights"),
-        Node("learner", "1", "learns from unrolls; drops those beyond --company.max-policy-lag"),
+        Node("policy_worker", "topology.policy_workers", "answers the groups that wait, with the newest weights"),
+        Node("learner", "1", "learns from unrolls; drops those beyond --topology.max-policy-lag"),
         EVALUATOR,
     ),
     edges=(
@@ -106,5 +110,6 @@ SAMPLE_FACTORY = Topology(
     ),
     engines=ENGINES,
     agents=("appo", "impala"),
-    defaults={"engine": "processes", "actors": 2, "company": {"groups": 2, "max_policy_lag": 1000}},
+    options=SampleFactoryOptions,
+    defaults={"engine": "processes", "actors": 2},
 )

@@ -1,6 +1,7 @@
 """Equal ranks that average their gradients: what Horovod does (Sergeev and Del Balso 2018)."""
 
 from repertory.topologies.graph import Edge, Node, Topology
+from repertory.topologies.options import AllReduceOptions
 
 ALL_REDUCE = Topology(
     name="all_reduce",
@@ -15,6 +16,7 @@ ALL_REDUCE = Topology(
     ),
     engines=("inline", "processes"),
     agents=("dqn", "sarsa"),
+    options=AllReduceOptions,
     defaults={"engine": "processes", "actors": 2},
     together=("rank",),
 )

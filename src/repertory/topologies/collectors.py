@@ -6,6 +6,7 @@ Ape-X: Horgan et al. 2018, "Distributed Prioritized Experience Replay".
 from dataclasses import replace
 
 from repertory.topologies.graph import Edge, Node, Topology
+from repertory.topologies.options import ApexOptions, CollectorsOptions
 
 COLLECTORS = Topology(
     name="collectors",
@@ -20,11 +21,12 @@ COLLECTORS = Topology(
         Edge("collector", "memory", "steps", "every step, in place"),
         Edge("memory", "learner", "batches", "as the replay ratio allows, two calls ahead"),
         Edge("learner", "memory", "errors", "after each call, if prioritised"),
-        Edge("learner", "collector", "weights", "pulled every --company.pull-period steps"),
+        Edge("learner", "collector", "weights", "pulled every --topology.pull-period steps"),
         Edge("learner", "evaluator", "weights", "a snapshot every --eval-every env steps"),
     ),
     engines=("inline", "processes"),
     agents=("dqn", "rainbow", "sarsa"),
+    options=CollectorsOptions,
     defaults={"engine": "processes", "actors": 2},
 )
 
@@ -33,6 +35,7 @@ APEX = replace(
     name="apex",
     summary="Ape-X: collectors with a ladder of ε, prioritised replay, priorities from the actors",
     agents=("dqn",),
+    options=ApexOptions,
     defaults={
         **COLLECTORS.defaults,
         "agent": {
@@ -46,6 +49,5 @@ APEX = replace(
             "max_gradient_norm": 40.0,
             "target_period": 2_500,
         },
-        "company": {"exploration": "ladder", "actor_priorities": True, "pull_period": 400},
     },
 )

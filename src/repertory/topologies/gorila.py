@@ -1,17 +1,19 @@
 """Gorila: Nair et al. 2015, "Massively Parallel Methods for Deep Reinforcement Learning".
 
-Bundles of actor, replay and learner (--company.memory local), or one replay for all (shared). The servers run AdaGrad,
+Bundles of actor, replay and learner (--topology.memory local), or one replay for all (shared). The servers run AdaGrad,
 drop gradients that are too old, and hand out a target that they copy every so many updates; a learner drops gradients
 of outlying losses.
 """
 
 from dataclasses import replace
 
+from repertory.topologies.options import GorilaOptions
 from repertory.topologies.parameter_server import PARAMETER_SERVER
 
 GORILA = replace(
     PARAMETER_SERVER,
     name="gorila",
+    options=GorilaOptions,
     summary="bundles of actor, replay and learner; sharded servers that refuse old gradients",
     defaults={
         **PARAMETER_SERVER.defaults,
@@ -23,6 +25,5 @@ GORILA = replace(
             "target_tau": 0.0,
             "target_period": 60_000,
         },
-        "company": {"shards": 2, "max_gradient_age": 100, "outlier_deviations": 5.0},
     },
 )

@@ -1,12 +1,13 @@
-"""A topology is data: which roles, how many, who sends what to whom; imports `errors` only."""
+"""A topology is data: which roles, how many, who sends what to whom."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from repertory.errors import UserError, nearest
+from repertory.topologies.options import TopologyOptions
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Topology:
     edges: tuple[Edge, ...]
     engines: tuple[str, ...]
     agents: tuple[str, ...]
+    options: type[TopologyOptions]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     together: tuple[str, ...] = ()
 
@@ -63,8 +65,7 @@ def validate(topology: Topology, *, engine: str, agent: str, actors: int) -> Non
         raise UserError(
             f"topology {topology.name!r} does not run on engine {engine!r}{nearest(engine, topology.engines)}"
         )
-    if agent not in topology.agents:
-        raise UserError(f"topology {topology.name!r} does not train agent {agent!r}{nearest(agent, topology.agents)}")
+    refuse_agent(topology, agent)
     if actors > 1 and all(node.count != "actors" for node in topology.nodes):
         raise UserError(
             f"topology {topology.name!r} has one actor, not {actors}: for more environments give --envs-per-actor, "
@@ -76,8 +77,14 @@ def validate(topology: Topology, *, engine: str, agent: str, actors: int) -> Non
         raise ValueError(f"topology {topology.name!r} has edges to unknown roles {sorted(loose)}")
 
 
+def refuse_agent(topology: Topology, agent: str) -> None:
+    """Refuse an agent that this topology does not train."""
+    if agent not in topology.agents:
+        raise UserError(f"topology {topology.name!r} does not train agent {agent!r}{nearest(agent, topology.agents)}")
+
+
 def draw(topology: Topology) -> str:
-    """The topology as text: roles with their counts, then one line for each edge, then what it sets."""
+    """The topology as text: roles with their counts, one line for each edge, what it sets, its own options."""
     width = max(len(node.role) for node in topology.nodes)
     widest = max(len(node.count) for node in topology.nodes)
     roles = [
@@ -89,8 +96,11 @@ def draw(topology: Topology) -> str:
     ]
     head = f"{topology.name}: {topology.summary}"
     sets = [f"  {line}" for line in _flat(topology.defaults)]
+    own = [f"  {line}".rstrip() for line in _flat(asdict(topology.options()), "--topology.")]
     foot = f"engines: {', '.join(topology.engines)}   agents: {', '.join(topology.agents)}"
-    return "\n".join([head, "", "roles", *roles, "", "edges", *edges, *(["", "sets", *sets] if sets else []), "", foot])
+    parts = {"roles": roles, "edges": edges, "sets": sets, "options": own}
+    listed = [line for name, lines in parts.items() if lines for line in (name, *lines, "")]
+    return "\n".join([head, "", *listed, foot])
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "--") -> list[str]:

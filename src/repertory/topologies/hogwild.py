@@ -4,6 +4,7 @@ Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning"; Niu et
 """
 
 from repertory.topologies.graph import Edge, Node, Topology
+from repertory.topologies.options import HogwildOptions
 
 HOGWILD = Topology(
     name="hogwild",
@@ -13,11 +14,12 @@ HOGWILD = Topology(
         Node("evaluator", "1", "plays whole greedy episodes with a snapshot of the weights"),
     ),
     edges=(
-        Edge("thread", "thread", "weights, target, optimiser", "one live copy: every --company.update-steps steps"),
+        Edge("thread", "thread", "weights, target, optimiser", "one live copy: every --topology.update-steps steps"),
         Edge("thread", "evaluator", "weights", "a snapshot every --eval-every env steps"),
     ),
     engines=("inline", "processes"),
     agents=("dqn", "sarsa"),
+    options=HogwildOptions,
     defaults={
         "engine": "processes",
         "actors": 2,
@@ -29,6 +31,5 @@ HOGWILD = Topology(
             "optimizer": "shared_rmsprop",
             "optimizer_epsilon": 0.01,
         },
-        "company": {"exploration": "drawn"},
     },
 )

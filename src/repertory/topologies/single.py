@@ -1,6 +1,7 @@
 """One process: act, remember, learn, in turn (Mnih et al. 2015)."""
 
 from repertory.topologies.graph import Edge, Node, Topology
+from repertory.topologies.options import SingleOptions
 
 SINGLE = Topology(
     name="single",
@@ -20,4 +21,5 @@ SINGLE = Topology(
     ),
     engines=("inline",),
     agents=("dqn", "rainbow", "sarsa"),
+    options=SingleOptions,
 )
