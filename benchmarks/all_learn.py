@@ -20,31 +20,31 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results" / "all_learn.json"
 SHARED_ADAM = "--agent.optimizer adam --agent.optimizer-epsilon 1e-8 --agent.loss huber --agent.max-gradient-norm 10"
 REPLAY = (
-    f"--company.method replay {SHARED_ADAM} --agent.double --agent.learning-rate 0.001 "
-    "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --company.exploration same "
-    "--company.target-steps 200 --envs-per-actor 16"
+    f"--topology.method replay {SHARED_ADAM} --agent.double --agent.learning-rate 0.001 "
+    "--agent.learning-rate-steps 50000 --agent.epsilon-steps 4000 --topology.exploration same "
+    "--topology.target-steps 200 --envs-per-actor 16"
 )
 FOUR = "--actors 4 --agent.learning-rate-steps 800000"
 SYSTEMS = {
     "collectors": "--topology collectors",
     "apex": "--topology apex",
-    "parameter_server, asynchronous": "--topology parameter_server --company.mode asynchronous",
-    "parameter_server, synchronous": "--topology parameter_server --company.mode synchronous",
-    "parameter_server, bounded staleness": "--topology parameter_server --company.mode bounded",
-    "gorila, bundled": "--topology gorila --company.memory local",
-    "gorila, global replay": "--topology gorila --company.memory shared",
-    "hogwild, one-step Q": f"--topology hogwild --company.method one_step_q {FOUR}",
+    "parameter_server, asynchronous": "--topology parameter_server --topology.mode asynchronous",
+    "parameter_server, synchronous": "--topology parameter_server --topology.mode synchronous",
+    "parameter_server, bounded staleness": "--topology parameter_server --topology.mode bounded",
+    "gorila, bundled": "--topology gorila --topology.memory local",
+    "gorila, global replay": "--topology gorila --topology.memory shared",
+    "hogwild, one-step Q": f"--topology hogwild --topology.method one_step_q {FOUR}",
     "hogwild, n-step Q": "--topology hogwild",
-    "hogwild, Sarsa": f"--topology hogwild --company.method sarsa {FOUR}",
+    "hogwild, Sarsa": f"--topology hogwild --topology.method sarsa {FOUR}",
     "hogwild, local replay": f"--topology hogwild {REPLAY}",
     "all_reduce": "--topology all_reduce",
-    "all_reduce, float16": "--topology all_reduce --company.compression float16",
-    "all_reduce, int8": "--topology all_reduce --company.compression int8",
-    "all_reduce, topk 1 %": "--topology all_reduce --company.compression topk --agent.learning-rate-steps 100000",
+    "all_reduce, float16": "--topology all_reduce --topology.compression float16",
+    "all_reduce, int8": "--topology all_reduce --topology.compression int8",
+    "all_reduce, topk 1 %": "--topology all_reduce --topology.compression topk --agent.learning-rate-steps 100000",
     "a3c": "--topology a3c",
     "ga3c": "--topology ga3c",
     "impala": "--topology impala",
-    "impala, 2 learners": "--topology impala --company.learners 2 --agent.batch-unrolls 8",
+    "impala, 2 learners": "--topology impala --topology.learners 2 --agent.batch-unrolls 8",
     "seed_rl, impala": "--topology seed_rl",
     "seed_rl, dqn": "--topology seed_rl --agent dqn",
     "sample_factory": "--topology sample_factory",

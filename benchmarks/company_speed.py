@@ -48,7 +48,7 @@ def main() -> None:
         run = repertory.train(
             **work,
             topology="collectors",
-            company_options={"pull_period": 20},
+            topology_options={"pull_period": 20},
             actors=options.actors,
             env_steps=10**9,
             seconds=options.seconds,

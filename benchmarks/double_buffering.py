@@ -55,7 +55,7 @@ def main() -> None:
             quiet=True,
             network_options={"module": "frozen_encoder:build"},
             agent_options={"unroll": 32, "batch_unrolls": options.environments, "epochs": 1, "minibatches": 1},
-            company_options={"groups": options.groups, "queue": 2},
+            topology_options={"groups": options.groups, "queue": 2},
         )
         rows = metrics.read(run.directory / "metrics.jsonl")
     last = rows[-1]

@@ -40,7 +40,7 @@ Setting = tuple[int, int, int]
 OPTIONS = shlex.split(
     "--env-option latency_s=0.005 --envs-per-actor 1 --env-steps 1000000000 --eval-every 1000000000 --eval-episodes 1 "
     "--eval-max-steps 1 --checkpoint-every 1000000000 --log-every 500 --quiet --agent.unroll 5 --agent.batch-unrolls 2 "
-    "--company.queue 2"
+    "--topology.queue 2"
 )
 
 
@@ -50,8 +50,8 @@ class Training:
     def __init__(self, place: Path, most: Setting, adjust_from: Setting | None, period: float) -> None:
         self.path = place / "-".join(map(str, (*most, "adjusted" if adjust_from else "fixed")))
         predictors, trainers, agents = map(str, most)
-        numbers = ["--actors", agents, "--company.predictors", predictors, "--company.trainers", trainers]
-        adjusting = ["--company.adjust-s", str(period), "--company.adjust-from", *map(str, adjust_from or ())]
+        numbers = ["--actors", agents, "--topology.predictors", predictors, "--topology.trainers", trainers]
+        adjusting = ["--topology.adjust-s", str(period), "--topology.adjust-from", *map(str, adjust_from or ())]
         self._words = ["train", "repertory/SlowCartPole-v1", "--topology", "ga3c", *OPTIONS, *numbers]
         self._words += [*(adjusting if adjust_from else ()), "--runs-dir", str(place), "--name", self.path.name]
 

@@ -38,7 +38,7 @@ def main() -> None:
             topology=options.topology,
             actors=options.actors,
             threads=options.threads,
-            company_options=ASYNCHRONOUS if options.topology == "hogwild" else {},
+            topology_options=ASYNCHRONOUS if options.topology == "hogwild" else {},
             envs_per_actor=options.environments // options.actors,
             eval_every=10**9,
             eval_episodes=1,

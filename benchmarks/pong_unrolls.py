@@ -57,7 +57,7 @@ def main() -> None:
             runs_dir=directory,
             quiet=True,
             agent_options={"unroll": options.unroll, "batch_unrolls": options.batch_unrolls, "epochs": 1},
-            company_options={"queue": options.queue},
+            topology_options={"queue": options.queue},
         )
         used = watch.stop()
         rows = metrics.read(run.directory / "metrics.jsonl")

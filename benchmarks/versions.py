@@ -41,7 +41,7 @@ ROWS = {
             "parameter_server": "updates_per_s",
             "gorila": "updates_per_s",
             "all_reduce": "updates_per_s",
-            "hogwild --company.method n_step_q": "env_steps_per_s",
+            "hogwild --topology.method n_step_q": "env_steps_per_s",
             "impala": "env_steps_per_s",
             "seed_rl": "env_steps_per_s",
         }.items()

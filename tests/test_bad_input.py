@@ -175,33 +175,33 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --topology gorila --agent.noisy", "noisy networks are not made for that"),
         ("train CartPole-v1 --topology hogwild --agent.noisy", "choose --topology collectors, or --agent.no-noisy"),
         (
-            "train CartPole-v1 --topology parameter_server --agent.prioritized --company.memory shared",
+            "train CartPole-v1 --topology parameter_server --agent.prioritized --topology.memory shared",
             "topology 'parameter_server' can't prioritise a memory that several processes draw from",
         ),
         (
-            "train CartPole-v1 --topology hogwild --company.method replay --agent.prioritized",
+            "train CartPole-v1 --topology hogwild --topology.method replay --agent.prioritized",
             "topology 'hogwild' can't prioritise a memory that several processes draw from",
         ),
-        ("train CartPole-v1 --company.actor-priorities", "--company.actor-priorities needs --agent.prioritized"),
+        ("train CartPole-v1 --topology.actor-priorities", "--topology.actor-priorities needs --agent.prioritized"),
         (
-            "train CartPole-v1 --topology gorila --agent.prioritized --company.actor-priorities",
+            "train CartPole-v1 --topology gorila --agent.prioritized --topology.actor-priorities",
             "needs --agent.prioritized and --topology collectors or apex",
         ),
         (
-            "train CartPole-v1 --topology parameter_server --company.mode synchronous --company.push-period 2",
-            "--company.push-period must be 1 where servers wait for every worker's gradient",
+            "train CartPole-v1 --topology parameter_server --topology.mode synchronous --topology.push-period 2",
+            "--topology.push-period must be 1 where servers wait for every worker's gradient",
         ),
         (
-            "train CartPole-v1 --topology collectors --company.method sarsa",
-            "--company.method sarsa is for --topology hogwild",
+            "train CartPole-v1 --topology collectors --topology.method sarsa",
+            "--topology.method sarsa is for --topology hogwild",
         ),
         (
-            "train CartPole-v1 --agent sarsa --topology hogwild --company.method n_step_q",
+            "train CartPole-v1 --agent sarsa --topology hogwild --topology.method n_step_q",
             "bootstraps from the best action; for Sarsa choose sarsa",
         ),
         (
-            "train CartPole-v1 --topology hogwild --company.method replay --agent.no-replay",
-            "--company.method replay learns from a memory",
+            "train CartPole-v1 --topology hogwild --topology.method replay --agent.no-replay",
+            "--topology.method replay learns from a memory",
         ),
         ("train CartPole-v1 --agent rainbow --topology gorila", "sends gradients of one vector"),
         ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
@@ -222,45 +222,45 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --topology impala --agent.batch-size 8", "unknown option --agent.batch-size"),
         (
             "train CartPole-v1 --topology sample_factory --envs-per-actor 3",
-            "--envs-per-actor 3 can't be cut into --company.groups 2 equal groups",
+            "--envs-per-actor 3 can't be cut into --topology.groups 2 equal groups",
         ),
         (
-            "train CartPole-v1 --topology ga3c --actors 1 --company.trainers 3 --agent.batch-unrolls 16",
+            "train CartPole-v1 --topology ga3c --actors 1 --topology.trainers 3 --agent.batch-unrolls 16",
             "--agent.batch-unrolls 16 is more than the 0 unrolls that agents can finish for each of 3 trainers",
         ),
         (
-            "train CartPole-v1 --topology ga3c --engine inline --company.adjust-from 1 1 1",
-            "--company.adjust-from goes by the clock: take --engine processes",
+            "train CartPole-v1 --topology ga3c --engine inline --topology.adjust-from 1 1 1",
+            "--topology.adjust-from goes by the clock: take --engine processes",
         ),
         (
-            "train CartPole-v1 --topology ga3c --company.adjust-from 1 1",
-            "--company.adjust-from takes predictors, trainers and agents to start with",
+            "train CartPole-v1 --topology ga3c --topology.adjust-from 1 1",
+            "--topology.adjust-from takes predictors, trainers and agents to start with",
         ),
         (
-            "train CartPole-v1 --topology ga3c --company.adjust-from 1 3 1",
+            "train CartPole-v1 --topology ga3c --topology.adjust-from 1 3 1",
             "each from 1 to how many there are (2, 2, 2)",
         ),
         (
-            "train CartPole-v1 --topology ga3c --company.adjust-from 1 1 0",
+            "train CartPole-v1 --topology ga3c --topology.adjust-from 1 1 0",
             "each from 1 to how many there are (2, 2, 2)",
         ),
-        ("train CartPole-v1 --topology impala --company.adjust-from 1 1 1", "is for --topology ga3c"),
-        ("train CartPole-v1 --topology collectors --company.adjust-from 1 1 1", "is for --topology ga3c"),
+        ("train CartPole-v1 --topology impala --topology.adjust-from 1 1 1", "is for --topology ga3c"),
+        ("train CartPole-v1 --topology collectors --topology.adjust-from 1 1 1", "is for --topology ga3c"),
         (
-            "train CartPole-v1 --topology impala --company.learners 3",
-            "--company.learners 3 needs --topology impala and at least as many actors, not 'impala' with 2",
+            "train CartPole-v1 --topology impala --topology.learners 3",
+            "--topology.learners 3 needs --topology impala and at least as many actors, not 'impala' with 2",
         ),
-        ("train CartPole-v1 --topology seed_rl --company.learners 2", "--company.learners 2 needs --topology impala"),
-        ("train CartPole-v1 --topology apex --company.learners 2", "--company.learners 2 needs --topology impala"),
+        ("train CartPole-v1 --topology seed_rl --topology.learners 2", "--topology.learners 2 needs --topology impala"),
+        ("train CartPole-v1 --topology apex --topology.learners 2", "--topology.learners 2 needs --topology impala"),
         (
-            "train CartPole-v1 --topology impala --agent appo --company.learners 2",
+            "train CartPole-v1 --topology impala --agent appo --topology.learners 2",
             "--agent.epochs and --agent.minibatches above 1 need one learner",
         ),
         ("train CartPole-v1 --topology ga3c --agent.epochs 2", "need one learner, who alone makes the updates"),
-        ("train CartPole-v1 --topology a3c --company.groups 2", "--company.groups 2 is for actors that ask a server"),
+        ("train CartPole-v1 --topology a3c --topology.groups 2", "--topology.groups 2 is for actors that ask a server"),
         (
-            "train CartPole-v1 --topology seed_rl --agent dqn --company.groups 2",
-            "--company.groups 2 is for agents that learn from unrolls",
+            "train CartPole-v1 --topology seed_rl --agent dqn --topology.groups 2",
+            "--topology.groups 2 is for agents that learn from unrolls",
         ),
         ("train CartPole-v1 --topology seed_rl --agent dqn --agent.noisy", "noisy networks would not explore"),
         ("train CartPole-v1 --topology impala --network.core 4 --network.separate", "exclude each other"),
@@ -492,9 +492,9 @@ def test_replay_larger_than_memory_is_refused_before_it_is_allocated(capsys: pyt
 
 
 def test_unrolls_larger_than_memory_are_refused_before_they_are_allocated(capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = refusal(capsys, "train", "CartPole-v1", "--topology", "impala", "--company.queue", 10**9)
+    sentence = refusal(capsys, "train", "CartPole-v1", "--topology", "impala", "--topology.queue", 10**9)
     assert sentence.startswith("2,000,000,002 slots of unrolls need ")
-    assert "lower --company.queue" in sentence
+    assert "lower --topology.queue" in sentence
 
 
 OFTEN = ["--log-every", "16", "--checkpoint-every", "300", "--json", "--name", "run", "--network.hidden", "256", "256"]

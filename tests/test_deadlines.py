@@ -73,7 +73,7 @@ def test_native_close_that_hangs_is_left_behind_and_the_run_is_made(tmp_path: Pa
 def test_step_that_does_not_return_is_said_while_the_run_waits_for_it(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()
-    process = started(tmp_path, "--env-option", "where=step", f"mark={mark}", "--company.heartbeat-s", "0.5")
+    process = started(tmp_path, "--env-option", "where=step", f"mark={mark}", "--heartbeat-s", "0.5")
     said = tmp_path / "said.txt"
     try:
         until(lambda: "has not returned" in said.read_text() or process.poll() is not None, what="a word of it")

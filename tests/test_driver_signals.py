@@ -128,7 +128,7 @@ def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: li
     """As with Ctrl-Z and fg: everybody stops, and the silence was nobody's fault."""
     drivers.append(driver := Driver(
         tmp_path, "train", "CartPole-v1", "--topology", "collectors", "--actors", "2", "--env-steps", "100000000",
-        "--name", "run", "--log-every", "50", "--company.heartbeat-s", "8",
+        "--name", "run", "--log-every", "50", "--heartbeat-s", "8",
     ))  # fmt: skip
     until(lambda: env_steps(driver.run) > 1_000, what="learning, which is compiled first")
     before = rows(driver.run)[-1]["restarts"]

@@ -210,7 +210,7 @@ def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: 
         **SHORT,
         "env_option": (f"home={os.getpid()}",),
         "runs_dir": tmp_path,
-        "company_options": {"restarts": 2},
+        "topology_options": {"restarts": 2},
     }
     with pytest.raises(CompanyFailed, match="failed 3 times without getting to work") as failure:
         repertory.train(f"{ENVIRONMENTS}:homesick", **options)

@@ -262,7 +262,7 @@ def test_everything_public_is_listed_before_it_is_used() -> None:
 def test_train_explains_every_option() -> None:
     text = inspect.getdoc(repertory.train) or ""
     own = {name.partition(".")[0] for name in names_of(RunOptions)} - {"agent_name"}
-    renamed = {"agent": "agent_options", "network": "network_options", "company": "company_options"}
+    renamed = {"agent": "agent_options", "network": "network_options", "company": "topology_options"}
     for name in sorted(own):
         assert f"{renamed.get(name, name)}:" in text, f"{name} is not explained"
     assert "repertory.train(" in text, "there is an example"

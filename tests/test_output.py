@@ -84,7 +84,7 @@ def test_terminal_that_shows_ascii_alone_gets_ascii(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_text_of_an_environment_is_shown_without_what_a_terminal_would_obey(topology: str, tmp_path: Path) -> None:
-    options = ["--topology", topology, *SHORT, *MEMORY, "--company.restarts", "0"]
+    options = ["--topology", topology, *SHORT, *MEMORY, "--restarts", "0"]
     process = started(tmp_path, "train", COLOURFUL, *options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said, _ = process.communicate(timeout=120)
     assert process.returncode != 0

@@ -64,7 +64,7 @@ def test_companys_checkpoint_of_a_replay_with_room_is_small_and_resumes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = [*OPTIONS, "--topology", topology, "--engine", "inline", "--agent.prioritized", "--actors", "2"]
-    arguments += ["--company.memory", "local"] if topology == "parameter_server" else []
+    arguments += ["--topology.memory", "local"] if topology == "parameter_server" else []
     assert cli.main(["train", *arguments, "--name", "run"]) == 0
     newest = checkpoint.whole(tmp_path / "runs/run/checkpoints")[-1]
     assert sum(file.stat().st_size for file in newest.iterdir()) < 300_000

@@ -146,7 +146,7 @@ def test_dry_run_foretells_the_updates_that_are_made(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     "words",
-    ["all_reduce", "parameter_server --company.mode synchronous", "parameter_server --company.push-period 2"],
+    ["all_reduce", "parameter_server --topology.mode synchronous", "parameter_server --topology.push-period 2"],
 )
 def test_dry_run_foretells_updates_that_several_batches_make(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["--topology", *words.split(), "--actors", "2", "--engine", "inline"]

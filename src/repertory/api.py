@@ -19,6 +19,7 @@ from repertory.runs.config import change, read_pairs
 from repertory.runs.directory import RunDirectory
 from repertory.runs.opening import NOTHING, Supplied
 from repertory.runs.player import load_player
+from repertory.topologies import DEFAULT as DEFAULT_TOPOLOGY
 
 EnvironmentLike = str | Callable[..., Any]
 """A name, or a function or class that makes a `gymnasium.Env`."""
@@ -66,8 +67,9 @@ def train(
     agent_options: Mapping[str, Any] | None = None,
     network_options: Mapping[str, Any] | None = None,
     topology: str | None = None,
-    company_options: Mapping[str, Any] | None = None,
+    topology_options: Mapping[str, Any] | None = None,
     config: str | Path | None = None,
+    preset: str | Path | None = None,
     **options: Any,
 ) -> Run:
     """Train an agent on an environment, and return its `Run`.
@@ -89,6 +91,8 @@ def train(
         seed: everything random in the run follows from it; 0 to 2**32 - 1.
         config: a .json or .toml file with any of these options, or the directory of a run to take over its options;
             arguments of this call have the last word.
+        preset: a .toml file of settings to start from, or one of those that `repertory presets` lists; by default the
+            one for the environment.
 
     How long it takes:
         env_steps: stop after so many env steps (agent decisions, all environments added up).
@@ -97,11 +101,13 @@ def train(
 
     Who does it:
         topology: which workers there are: single, collectors, apex, impala, ...; `repertory show` lists them.
-        company_options: options of topologies with several workers.
+        topology_options: the topology's own options by name; `repertory train ENV --topology NAME --help` tells them.
         engine: "inline" (one process) or "processes" (many on this machine).
         actors: number of actors; 1 in `single`.
         envs_per_actor: environments that each actor steps together.
         threads: threads of each process that learns with a convolutional network; 0 = as many as there are cores.
+        heartbeat_s: seconds without a sign of life after which a worker is ended and started again.
+        restarts: starts in a row that a worker may fail without having done any work; then the run ends.
 
     What is measured and kept:
         eval_every: env steps between evaluations.
@@ -131,12 +137,13 @@ def train(
     network = dict(network_options or {})
     made_with = Supplied(found, network.get("module"), trust=True)
     name = name_environment(found, read_pairs(options.get("env_option", ()), "env_option"))
-    topology = topology or file.text("topology") or "single"
-    usual = file.options(name, agent or file.agent(topology) or None, topology)
+    topology = topology or file.text("topology_name") or DEFAULT_TOPOLOGY
+    named = str(preset or file.text("preset")) or None
+    usual = file.options(name, agent or file.agent(topology) or None, topology, named)
     if "module" in network:
         network["module"] = name_module(network["module"])
     chosen = change(usual, {"quiet": usual.quiet or not _has_viewer(), **options})
-    chosen = change(chosen, {"agent": agent_options or {}, "network": network, "company": company_options or {}})
+    chosen = change(chosen, {"agent": agent_options or {}, "network": network, "topology": topology_options or {}})
     file.require_trust(chosen, [name if environment else "", network.get("module")])
     result = launch.start(chosen, called_at=called_at)
     return Run(Path(result["directory"]), result, made_with)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import math
@@ -19,10 +18,12 @@ from typing import Any
 
 import psutil
 
+from repertory import topologies
 from repertory.commands import (
     CompletionOptions,
     DoctorOptions,
     EvaluateOptions,
+    PresetsOptions,
     ResumeOptions,
     RunsOptions,
     ShowOptions,
@@ -116,7 +117,7 @@ def train(arguments: list[str]) -> int:
     called_at = psutil.Process().create_time()
     given = _bare_words(arguments)
     file = config_file.read(given["--config"]) if "--config" in given else config_file.ConfigFile()
-    topology = given.get("--topology") or file.text("topology") or "single"
+    topology = given.get("--topology") or file.text("topology_name") or topologies.DEFAULT
     _start_early(given.get("--engine") or file.text("engine"), topology)
     from repertory.runs import launch
     from repertory.runs.config import options_for
@@ -124,13 +125,12 @@ def train(arguments: list[str]) -> int:
 
     asked = [argument for argument in arguments if argument not in ("-h", "--help")]
     agent = given.get("--agent") or file.agent(topology) or choose_agent(topology)
-    kind = options_for(agent)
-    first = parse(kind, asked, "train", kind(file.text("environment"), topology=topology, agent_name=agent))
+    kind = options_for(agent, topology)
+    first = parse(kind, asked, "train", kind(file.text("environment")))
     if not first.environment and asked == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
-    chosen = file.options(first.environment, first.agent_name, first.topology)
+    chosen = file.options(first.environment, agent, topology, first.preset or file.text("preset") or None)
     options = parse(kind, arguments, "train", chosen)
-    options = dataclasses.replace(options, topology=chosen.topology)  # hogwild with a3c is a topology of its own
     file.require_trust(options, [*given, *given.values()])
     if options.dry_run:
         return _dry_run(options)
@@ -138,8 +138,8 @@ def train(arguments: list[str]) -> int:
 
 
 def _start_early(engine: str, topology: str) -> None:
-    """Let the process that forks members import while this one does; a guess from the bare words is good enough."""
-    if (engine or ("processes" if topology != "single" else "")) == "processes":
+    """Let the process that forks workers import while this one does; a guess from the bare words is good enough."""
+    if (engine or topologies.find(topology).defaults.get("engine")) == "processes":
         start_fork_server()
 
 
@@ -163,7 +163,7 @@ def _dry_run(options: Any) -> int:
     for key, value in values.items():
         print(f"{key:<{width}}  {value}")
     if not plan.unrolled:
-        print(f"{'preset':<{width}}  {find_preset(options.environment).seen}")
+        print(f"{'preset':<{width}}  {find_preset(options.environment, options.preset).seen}")
     return 0
 
 
@@ -250,12 +250,24 @@ def evaluate(arguments: list[str]) -> int:
 
 def show(arguments: list[str]) -> int:
     """draw a topology, or list them all"""
-    from repertory import topologies
     from repertory.runs.listing import topologies_table
     from repertory.topologies.graph import draw
 
     name = parse(ShowOptions, arguments, "show").topology
     print(draw(topologies.find(name)) if name else topologies_table(topologies.ALL))
+    return 0
+
+
+def presets(arguments: list[str]) -> int:
+    """list the settings that were seen to work, by environment"""
+    from repertory.runs.listing import presets_table
+    from repertory.runs.presets import known
+
+    options = parse(PresetsOptions, arguments, "presets")
+    if options.json:
+        _print_json([preset.summary() for preset in known().values()])
+    else:
+        print(presets_table([preset.summary() for preset in known().values()]))
     return 0
 
 
@@ -336,6 +348,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "scale": scale,
     "report": report,
     "show": show,
+    "presets": presets,
     "runs": runs,
     "doctor": doctor,
     "completion": completion,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from repertory.errors import UserError, nearest
+from repertory.errors import UserError
+
+ROOMS = ("agent", "network", "topology")
+"""Options with a prefix."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,18 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Draw a topology: its roles, and what flows between them. Without a name, list all topologies."""
+    """Draw a topology: its workers, what flows between them, its options. Without a name, list all topologies."""
 
     topology: tyro.conf.Positional[str] = ""
     """Its name."""
+
+
+@dataclass(frozen=True)
+class PresetsOptions:
+    """List the settings that were seen to work: for which environments, which score they reached, on which seeds."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print them as one JSON line."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +120,76 @@ class CompletionOptions:
 
 def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None) -> Any:
     """Options from the command line; tyro's complaint as one sentence."""
-    from repertory.runs.config import flag, names_of
+    from repertory.runs.config import RunOptions
 
-    known = {flag(name) for name in names_of(kind)} | {"--help", "-h", "--agent", "--from"}
+    _refuse_unknown(kind, arguments)
+    if {"-h", "--help"} & {*arguments}:
+        arguments = ["--help"]  # else usage would leave out what was given
+    if not issubclass(kind, RunOptions):
+        return _ask_tyro(kind, arguments, command, default)
+    found = _ask_tyro(_grouped(kind), arguments, command, _in_groups(default))
+    return _flat(kind, found)
+
+
+def _refuse_unknown(kind: Any, arguments: Sequence[str]) -> None:
+    from repertory.runs.config import flag, names_of, unknown_option
+
+    known = {flag(name) for name in names_of(kind)} | {"--help", "-h", "--agent", "--topology", "--from"}
     known |= {re.sub(r"\.([^.]*)$", r".no-\1", name) for name in known}
-    for argument in arguments:
-        name = argument.split("=")[0].replace("_", "-")
-        if argument.startswith("--") and name not in known:
-            raise UserError(f"unknown option {argument.split('=')[0]}{nearest(name, known)}")
-    if sum(argument.split("=")[0].replace("_", "-") == "--env-option" for argument in arguments) > 1:
+    given = [argument.split("=")[0] for argument in arguments if argument.startswith("--")]
+    for spelled in given:
+        name = spelled.replace("_", "-")
+        if name not in known:
+            room, negated = name.rpartition(".")[0], ".no-" in name
+            near = {other for other in known if other.startswith(f"{room}.")} if room else known
+            near = {other for other in near if (".no-" in other) == negated}
+            raise unknown_option(kind, name[2:].replace("-", "_"), spelled, near)
+    if [name.replace("_", "-") for name in given].count("--env-option") > 1:
         raise UserError("--env-option was given twice; give all pairs after one: --env-option KEY=VALUE KEY=VALUE")
+
+
+@cache
+def _grouped(kind: Any) -> Any:
+    """The options of a run as help shows them: under headings, without prefixes for those that every run has."""
+    from repertory.runs.config import GROUPS, ChoiceOptions
+
+    headings = [
+        (f"{name}_group", Annotated[group, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name=name)])
+        for name, group in GROUPS.items()
+    ]
+    hints = get_type_hints(kind)
+    rooms = [(name, hints[name]) for name in ROOMS if dataclasses.fields(hints[name])]
+    described = {"__doc__": kind.__doc__}
+    return dataclasses.make_dataclass(
+        "Grouped", [*headings, *rooms], bases=(ChoiceOptions,), frozen=True, kw_only=True, namespace=described
+    )
+
+
+def _in_groups(options: Any) -> Any:
+    from repertory.runs.config import GROUPS
+
+    kind: Any = type(options)
+    grouped = _grouped(kind)
+    values = {f"{name}_group": _part(group, options) for name, group in GROUPS.items()}
+    own = {item.name: getattr(options, item.name) for item in dataclasses.fields(grouped) if item.name not in values}
+    return grouped(**own, **values)
+
+
+def _part(group: Any, options: Any) -> Any:
+    return group(**{item.name: getattr(options, item.name) for item in dataclasses.fields(group)})
+
+
+def _flat(kind: Any, found: Any) -> Any:
+    from repertory.runs.config import GROUPS
+
+    values = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
+    for name in GROUPS:
+        group = values.pop(f"{name}_group")
+        values |= {item.name: getattr(group, item.name) for item in dataclasses.fields(group)}
+    return kind(**values)
+
+
+def _ask_tyro(kind: Any, arguments: Sequence[str], command: str, default: Any) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -126,6 +199,7 @@ def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None
                 prog=f"repertory {command}",
                 default=default,
                 use_underscores=False,
+                config=(tyro.conf.HelptextFromCommentsOff,),
             )
     except SystemExit as exit_:
         if exit_.code in (0, None):

@@ -10,15 +10,16 @@ import gymnasium as gym
 import tyro
 
 from repertory import commands, topologies
+from repertory.agents import registry
 from repertory.engines import ENGINES
 from repertory.environments.minatar_games import GAMES
 from repertory.errors import UserError, nearest
-from repertory.runs.config import AGENTS, CriticRunOptions, RunOptions, flag
-from repertory.runs.presets import PRESETS
+from repertory.runs import presets
+from repertory.runs.config import flag, options_for
 from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions
 
 KINDS: Mapping[str, tuple[type, ...]] = {
-    "train": (RunOptions, CriticRunOptions),
+    "train": tuple(options_for(agent, name) for name, kind in topologies.TOPOLOGIES.items() for agent in kind.agents),
     "resume": (commands.ResumeOptions,),
     "evaluate": (commands.EvaluateOptions,),
     "compare": (CompareOptions,),
@@ -26,6 +27,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "scale": (ScaleOptions,),
     "report": (ReportOptions,),
     "show": (commands.ShowOptions,),
+    "presets": (commands.PresetsOptions,),
     "runs": (commands.RunsOptions,),
     "doctor": (commands.DoctorOptions,),
     "completion": (commands.CompletionOptions,),
@@ -34,7 +36,8 @@ CHECKPOINTS = ("newest", "best", "exact")
 VALUES: Mapping[str, tuple[str, ...]] = {
     "--topology": tuple(topologies.TOPOLOGIES),
     "--topologies": ("all", *topologies.TOPOLOGIES),
-    "--agent": AGENTS,
+    "--agent": tuple(registry.known()),
+    "--preset": tuple(presets.known()),
     "--engine": ENGINES,
     "--from": CHECKPOINTS,
     "--checkpoint": CHECKPOINTS,
@@ -70,7 +73,7 @@ def words_of(command: str) -> tuple[str, ...]:
 
 def _games() -> tuple[str, ...]:
     """Environments with a preset."""
-    prefixes = tuple(preset.prefix for preset in PRESETS)
+    prefixes = tuple(prefix for preset in presets.known().values() for prefix in preset.match)
     found = [name for name in gym.registry if name.startswith(prefixes) and "Continuous" not in name]
     games = [f"MinAtar/{game.title().replace('_', '')}-v1" for game in GAMES]
     return tuple(dict.fromkeys([*found, *games]))
@@ -78,7 +81,9 @@ def _games() -> tuple[str, ...]:
 
 def _options(kind: type, prefix: str) -> Options:
     found: Options = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    hints = get_type_hints(kind, include_extras=True)
+    for name in (item.name for item in dataclasses.fields(kind)):
+        hint = hints[name]
         if dataclasses.is_dataclass(hint):
             found |= _options(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
             continue

@@ -24,13 +24,11 @@ class Range:
         """What is wrong with a value, as the end of a sentence; empty if nothing is."""
         if (self.low < value if self.open_low else self.low <= value) and value <= self.high:
             return ""
-        if math.isfinite(self.high):
-            return f"must lie between {self.low:g} and {self.high:g}, it is {value}"
-        return (
-            f"must be above {self.low:g}, not {value}"
-            if self.open_low
-            else f"must be at least {self.low:g}, not {value}"
-        )
+        low, high = (int(end) if math.isfinite(end) and end == int(end) else end for end in (self.low, self.high))
+        if math.isfinite(high) and not self.open_low:
+            return f"must lie between {low} and {high}, it is {value}"
+        most = f" and at most {high}" if math.isfinite(high) else ""
+        return f"must be {'above' if self.open_low else 'at least'} {low}{most}, not {value}"
 
 
 Positive = Annotated[T, Range(0, open_low=True)]

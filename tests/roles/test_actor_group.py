@@ -270,7 +270,7 @@ def test_run_of_groups_stops_at_its_budget_and_resumes_from_a_checkpoint_of_all(
         name="run",
         network_options={"hidden": (16, 16)},
         agent_options={"batch_size": 16, "learning_starts": 200, "replay_ratio": 2.0},
-        company_options={"actors_per_process": 3},
+        topology_options={"actors_per_process": 3},
     )
     assert run.result["status"] == "completed"
     assert 3_000 <= run.result["env_steps"] <= 3_005

@@ -37,6 +37,8 @@ from repertory.agents.networks import (
 from repertory.agents.optimizing import OptimizerName, make_advance, make_change, make_optimizer, shorten_gradient
 from repertory.agents.q_learning import SLICE, fresh_state, legal, measure_layout
 from repertory.agents.vector import Layout
+from repertory.errors import UserError
+from repertory.limits import NonNegative, Positive, Share
 from repertory.specs import EnvironmentSpec
 
 
@@ -44,57 +46,64 @@ from repertory.specs import EnvironmentSpec
 class ActorCriticOptions:
     """A member of the actor-critic family."""
 
-    unroll: int = 20
+    unroll: Positive[int] = 20
     """Rows of an unroll: steps that are learned from together (t_max)."""
-    batch_unrolls: int = 8
+    batch_unrolls: Positive[int] = 8
     """Unrolls of one environment each that a learner takes at once; a multiple of `envs_per_actor` per group."""
-    learning_rate: float = 6e-4
+    learning_rate: Positive[float] = 6e-4
     """Step size of the optimiser."""
-    learning_rate_end: float = 0.0
+    learning_rate_end: NonNegative[float] = 0.0
     """Step size from `learning_rate_steps` on."""
-    learning_rate_steps: int = 0
+    learning_rate_steps: NonNegative[int] = 0
     """Env steps over which the step size falls linearly; 0 = it stays."""
-    discount: float = 0.99
+    discount: Share[float] = 0.99
     """γ: what a reward one step later is worth."""
     correction: Literal["none", "vtrace", "gae"] = "vtrace"
     """Returns: as played (A3C), corrected for an older policy (V-trace), or generalised advantages."""
-    rho_clip: float = 1.0
+    rho_clip: Positive[float] = 1.0
     """V-trace's ρ̄: the largest weight of a step's error."""
-    c_clip: float = 1.0
+    c_clip: Positive[float] = 1.0
     """V-trace's c̄: the largest weight with which later errors flow back."""
-    trace: float = 1.0
+    trace: Share[float] = 1.0
     """λ: how far errors flow back; 1 = returns as long as the unroll, 0 = values are learned from one step."""
-    ratio_clip: float = 0.0
+    ratio_clip: NonNegative[float] = 0.0
     """PPO: the new probability may differ by the factor 1 + this from the old one; 0 = no clip."""
-    epochs: int = 1
+    epochs: Positive[int] = 1
     """How often a batch is learned from."""
-    minibatches: int = 1
+    minibatches: Positive[int] = 1
     """Parts of a batch that make an update each."""
     normalize_advantage: bool = False
     """Advantages of an update get mean 0 and deviation 1."""
-    entropy: float = 0.01
+    entropy: NonNegative[float] = 0.01
     """Worth of a broad policy, at the start."""
-    entropy_end: float = 0.0
+    entropy_end: NonNegative[float] = 0.0
     """Worth of a broad policy from `entropy_steps` on."""
-    entropy_steps: int = 0
+    entropy_steps: NonNegative[int] = 0
     """Env steps over which it falls linearly; 0 = it stays."""
-    value_weight: float = 0.5
+    value_weight: NonNegative[float] = 0.5
     """Weight of the value's squared error."""
     reduction: Literal["mean", "sum"] = "mean"
     """Losses of steps are averaged, or added up as in A3C and IMPALA."""
-    probability_floor: float = 0.0
+    probability_floor: NonNegative[float] = 0.0
     """Added to a probability before its logarithm is taken (GA3C: 1e-6)."""
-    max_gradient_norm: float = 40.0
+    max_gradient_norm: NonNegative[float] = 40.0
     """Gradients longer than this are shortened to it; 0 = never."""
     optimizer: OptimizerName = "adam"
     """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
-    optimizer_epsilon: float = 1e-5
+    optimizer_epsilon: Positive[float] = 1e-5
     """Added to the optimiser's denominator."""
 
     @property
     def updates_per_batch(self) -> int:
         """Updates that a batch of unrolls makes."""
         return self.epochs * self.minibatches
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.minibatches > self.batch_unrolls:
+            raise UserError(
+                f"--agent.minibatches {self.minibatches} is more than --agent.batch-unrolls {self.batch_unrolls}"
+            )
 
 
 def make_actor_critic(

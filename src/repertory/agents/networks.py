@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from repertory.errors import UserError
+from repertory.limits import NonNegative
 from repertory.specs import ObservationSpec, Part
 from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
 
@@ -48,7 +49,7 @@ class NetworkOptions:
     """Widths of the hidden layers of an `mlp`."""
     module: str | None = None
     """Your own Flax module: `path/file.py:build` or `package.module:build`, where `build(outputs)` returns it."""
-    core: int = 0
+    core: NonNegative[int] = 0
     """Actor-critic agents: width of an LSTM between the network and its outputs; 0 = none."""
     separate: bool = False
     """Actor-critic agents: policy and value share no layer."""
@@ -56,6 +57,13 @@ class NetworkOptions:
     """First weights of built-in networks, but for noisy layers: `lecun` (normal, variance 1/inputs) or `he` (2/inputs,
     which keeps signals alive through ReLUs, and policies that begin as chance does); `auto`: he for actor-critic agents
     with the networks `nature` and `first`, else lecun."""
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if not self.hidden or min(self.hidden) < 1:
+            raise UserError(f"--network.hidden needs widths above 0, not {self.hidden}")
+        if self.core and self.separate:
+            raise UserError("--network.core and --network.separate exclude each other: both would want the last layers")
 
 
 class NoisyDense(nn.Module):

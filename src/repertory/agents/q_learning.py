@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import chex
 import flax.linen as nn
@@ -28,6 +28,7 @@ from repertory.agents.networks import NetworkOptions, build_network, choose_kind
 from repertory.agents.optimizing import OptimizerName, make_advance, make_change, make_optimizer, shorten_gradient
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
+from repertory.limits import NonNegative, Positive, Range, Share
 from repertory.specs import EnvironmentSpec, ObservationSpec
 
 ILLEGAL = -1e9
@@ -38,17 +39,17 @@ SLICE = 32
 class QLearningOptions:
     """A member of the DQN family: each part on or off alone."""
 
-    batch_size: int = 32
+    batch_size: Positive[int] = 32
     """Samples an update learns from."""
-    learning_rate: float = 2.5e-4
+    learning_rate: Positive[float] = 2.5e-4
     """Step size of the optimiser."""
-    learning_rate_end: float = 0.0
+    learning_rate_end: NonNegative[float] = 0.0
     """Step size from `learning_rate_steps` on."""
-    learning_rate_steps: int = 0
+    learning_rate_steps: NonNegative[int] = 0
     """Env steps over which the step size falls linearly; 0 = it stays."""
-    discount: float = 0.99
+    discount: Share[float] = 0.99
     """γ: what a reward one step later is worth."""
-    n_step: int = 1
+    n_step: Positive[int] = 1
     """Rewards summed before bootstrapping."""
     double: bool = True
     """Choose the bootstrap action by the online network."""
@@ -66,44 +67,60 @@ class QLearningOptions:
     """Learn from a memory; without it, each step is learned from once, as it comes."""
     target: bool = True
     """Bootstrap from a slower copy of the network."""
-    target_period: int = 500
+    target_period: Positive[int] = 500
     """Updates between copies into the target network."""
-    target_tau: float = 0.0
+    target_tau: Share[float] = 0.0
     """If above 0, the target follows at this rate every update instead of being copied."""
     loss: Literal["huber", "squared"] = "huber"
     """Shape of the penalty on the temporal-difference error."""
-    max_gradient_norm: float = 10.0
+    max_gradient_norm: NonNegative[float] = 10.0
     """Gradients longer than this are shortened to it; 0 = never."""
     optimizer: OptimizerName = "adam"
     """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
-    optimizer_epsilon: float = 1e-8
+    optimizer_epsilon: Positive[float] = 1e-8
     """Added to the optimiser's denominator."""
-    replay_capacity: int = 100_000
+    replay_capacity: Positive[int] = 100_000
     """Steps that the memory holds, all lanes together."""
-    learning_starts: int = 1_000
+    learning_starts: NonNegative[int] = 1_000
     """Env steps before the first update."""
-    replay_ratio: float = 8.0
+    replay_ratio: Positive[float] = 8.0
     """Samples learned per env step."""
-    updates_per_call: int = 1
+    updates_per_call: Positive[int] = 1
     """Updates in one compiled call; more is faster, and acts on weights that many updates old."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share[float] = 1.0
     """Share of random actions at the start."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share[float] = 0.05
     """Share of random actions from `epsilon_steps` on."""
-    epsilon_steps: int = 10_000
+    epsilon_steps: NonNegative[int] = 10_000
     """Env steps over which ε falls linearly."""
-    priority_exponent: float = 0.6
+    priority_exponent: Share[float] = 0.6
     """α: 0 samples uniformly, 1 in full proportion to the error."""
-    importance_exponent: float = 0.4
+    importance_exponent: Share[float] = 0.4
     """β at the start: how far unequal sampling is weighed back."""
-    importance_steps: int = 0
+    importance_steps: NonNegative[int] = 0
     """Env steps over which β rises to 1; 0 = it stays."""
-    atoms: int = 51
+    atoms: Annotated[int, Range(2)] = 51
     """Support points of the distribution."""
     value_min: float = -10.0
     """Lowest return on the support."""
     value_max: float = 10.0
     """Highest return on the support."""
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.value_min >= self.value_max:
+            raise UserError(f"--agent.value-min {self.value_min} must lie below --agent.value-max {self.value_max}")
+        if self.replay and self.replay_capacity < max(self.batch_size, self.learning_starts):
+            raise UserError(
+                f"--agent.replay-capacity {self.replay_capacity} can't hold --agent.learning-starts "
+                f"{self.learning_starts} steps and a batch of {self.batch_size}; make it larger"
+            )
+        if self.prioritized and not self.replay:
+            raise UserError("--agent.prioritized needs a replay; drop it or drop --agent.no-replay")
+        if self.epsilon_end > self.epsilon_start:
+            raise UserError(
+                f"--agent.epsilon-end {self.epsilon_end} lies above --agent.epsilon-start {self.epsilon_start}"
+            )
 
 
 def make_q_learning(

@@ -61,7 +61,7 @@ class Member:
 def members_of(plan: Plan) -> list[Member]:
     """Everybody."""
     company = plan.company
-    counts = {"actors": plan.actors} | {f"company.{name}": getattr(company, name) for name in COUNTED}
+    counts = {"actors": plan.actors} | {f"topology.{name}": getattr(company, name) for name in COUNTED}
     return [Member(index, *who) for index, who in enumerate(plan.topology.member_roles(counts))]
 
 

@@ -1,103 +1,167 @@
-"""A run's configuration: composes the options of the rooms below, and refuses what can't work, in one sentence."""
+"""A run's options: composes those of the rooms below, and refuses what can't work, in one sentence."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
 from repertory import topologies
-from repertory.agents.actor_critic import ActorCriticOptions
+from repertory.agents import registry
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions
 from repertory.engines import ENGINES
 from repertory.errors import UserError, nearest
+from repertory.limits import NonNegative, Positive, Range, check_ranges
 from repertory.runtime import usable_cores
-from repertory.topologies.options import CompanyOptions
+from repertory.topologies.graph import validate
+from repertory.topologies.options import AgentOptions, SingleOptions, TopologyOptions
 
 SEEDS = 2**32
 """Seeds lie below it: JAX's keys keep no more bits."""
-VALUE_AGENTS, CRITIC_AGENTS = ("dqn", "rainbow", "sarsa"), ("a3c", "impala", "appo")
-AGENTS = VALUE_AGENTS + CRITIC_AGENTS
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""A flag without its opposite."""
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """Train an agent on an environment."""
+class ChoiceOptions:
+    """What is trained, and by which system."""
 
-    environment: tyro.conf.Positional[str]
+    environment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, `module:Id`, or `path/file.py:factory`."""
-    agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "dqn"
+    agent_name: Annotated[str, tyro.conf.arg(name="agent", metavar="NAME")] = "dqn"
     """Which agent: dqn, rainbow (every part on), sarsa, a3c, impala, appo; by default what suits the topology."""
-    topology: str = "single"
-    """Who does what: single, collectors, apex, parameter_server, gorila, hogwild, all_reduce, a3c, ga3c, impala,
-    seed_rl, sample_factory; `repertory show NAME` draws it."""
+    topology_name: Annotated[str, tyro.conf.arg(name="topology", metavar="NAME")] = topologies.DEFAULT
+    """The system of workers: single, collectors, apex, impala, ...; `repertory show` lists all, and draws each."""
+    engine: Annotated[str, tyro.conf.arg(metavar="NAME")] = "inline"
+    """Where the workers run: inline (one process), processes (many on this machine)."""
     config: Path | None = None
     """A .json or .toml file of options, or a run's directory to take over its; the command line has the last word."""
-    engine: str = "inline"
-    """What hosts the roles: inline (one process), processes (many on this machine)."""
-    env_steps: int = 100_000
+    preset: str | None = None
+    """Settings to start from: a .toml file or a name of `repertory presets`; by default those of the environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopOptions:
+    """How long it takes, and what is random about it."""
+
+    env_steps: Positive[int] = 100_000
     """Stop after this many env steps (agent decisions, all environments added up)."""
-    seconds: float | None = None
+    seconds: Positive[float] | None = None
     """Stop after this many seconds of training."""
     target_score: float | None = None
-    """Stop as soon as an evaluation's mean reaches this."""
-    eval_every: int = 10_000
+    """Stop as soon as the mean return of an evaluation reaches this score."""
+    seed: Annotated[int, Range(0, SEEDS - 1)] = 0
+    """Random seed: everything random in the run follows from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """Greedy episodes with a snapshot of the weights."""
+
+    eval_every: Positive[int] = 10_000
     """Env steps between evaluations."""
-    eval_every_s: float | None = None
+    eval_every_s: Positive[float] | None = None
     """Seconds between evaluations, besides those by env steps."""
-    eval_episodes: int = 20
-    """Greedy episodes of an evaluation."""
-    eval_max_steps: int = 30_000
-    """Steps after which an evaluation episode counts as it stands."""
-    seed: int = 0
-    """Everything random in the run follows from it."""
+    eval_episodes: Positive[int] = 20
+    """Episodes of an evaluation."""
+    eval_max_steps: Positive[int] = 30_000
+    """Steps after which an evaluation episode is cut off and counts as it stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentOptions:
+    """How environments are made."""
+
+    envs_per_actor: Positive[int] = 1
+    """Vectorized environments: how many each actor steps together."""
+    env_option: tuple[str, ...] = ()
+    """KEY=VALUE: keyword arguments of the environment's constructor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How many processes and threads there are, and what happens to those that fail."""
+
+    actors: Positive[int] = 1
+    """Actors; each plays its own environments."""
+    threads: NonNegative[int] = 0
+    """Threads of each process that learns with a convolutional network; 0 = as many as there are cores for them."""
+    heartbeat_s: Positive[float] = 60.0
+    """Seconds without a sign of life after which a worker is named, ended and started again."""
+    restarts: NonNegative[int] = 5
+    """Starts in a row that a worker may fail without having done any work; then the run ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is saved and shown."""
+
     name: str | None = None
     """The run directory's name; by default made of environment, seed and time."""
     runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print what would be done, and stop."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("-q",))] = False
-    """No live view, and no warnings of Gymnasium; the result is still printed."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the result as one JSON line and nothing else."""
-    env_option: tuple[str, ...] = ()
-    """KEY=VALUE handed to the environment's constructor."""
-    actors: int = 1
-    """Actors; each plays its own environments."""
-    envs_per_actor: int = 1
-    """Environments that each actor steps together."""
-    threads: int = 0
-    """Threads that share a convolutional network's batch in each process that learns; 0 = as many as there are cores
-    for them."""
-    log_every: int = 1_000
+    """Where run directories are made."""
+    log_every: Positive[int] = 1_000
     """Env steps between lines of metrics."""
-    checkpoint_every: int = 10_000
+    checkpoint_every: Positive[int] = 10_000
     """Env steps between checkpoints; running episodes are cut there, so that a resumed run is the same run."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Positive[int] = 2
     """How many checkpoints are kept."""
-    agent: QLearningOptions = field(default_factory=QLearningOptions)
-    network: NetworkOptions = field(default_factory=NetworkOptions)
-    company: CompanyOptions = field(default_factory=CompanyOptions)
+    dry_run: Switch = False
+    """Print what would be done, and stop."""
+    quiet: Annotated[Switch, tyro.conf.arg(aliases=("-q",))] = False
+    """No live view, and no warnings of Gymnasium; the result is still printed."""
+    json: Switch = False
+    """Print the result as one JSON line and nothing else."""
+
+
+GROUPS: Mapping[str, type] = {
+    "run": StopOptions,
+    "evaluation": EvaluationOptions,
+    "environment": EnvironmentOptions,
+    "worker": WorkerOptions,
+    "output": OutputOptions,
+}
+"""Options that every run has, under the headings that help shows them."""
 
 
 @dataclass(frozen=True)
-class CriticRunOptions(RunOptions):
-    """Train an actor-critic agent on an environment."""
+class RunOptions(OutputOptions, WorkerOptions, EnvironmentOptions, EvaluationOptions, StopOptions, ChoiceOptions):
+    """Train an agent on an environment."""
 
-    agent: ActorCriticOptions = field(default_factory=ActorCriticOptions)  # type: ignore[assignment]
+    agent: AgentOptions = field(default_factory=QLearningOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    topology: TopologyOptions = field(default_factory=SingleOptions)
+
+    @property
+    def learns_from(self) -> Literal["replay", "unrolls"]:
+        """What the agent learns from."""
+        return registry.find(self.agent_name).learns_from
 
 
-def options_for(agent: str) -> type[RunOptions]:
-    """The options of runs with this agent."""
-    return CriticRunOptions if agent in CRITIC_AGENTS else RunOptions
+def options_for(agent: str, topology: str) -> type[RunOptions]:
+    """The options of runs with this agent on this topology: only those that the two read."""
+    kinds: Any = (registry.find(agent).options, topologies.find(topology).options)
+    return _composed(agent, topology, *kinds)
+
+
+@cache
+def _composed(agent: str, topology: str, agent_options: type, topology_options: type) -> type[RunOptions]:
+    hints = get_type_hints(RunOptions, include_extras=True)
+    own = [
+        ("agent_name", hints["agent_name"], field(default=agent)),
+        ("topology_name", hints["topology_name"], field(default=topology)),
+        ("agent", agent_options, field(default_factory=agent_options)),
+        ("topology", topology_options, field(default_factory=topology_options)),
+    ]
+    described = {"__doc__": RunOptions.__doc__, "__module__": __name__}
+    return dataclasses.make_dataclass("RunOptions", own, bases=(RunOptions,), frozen=True, namespace=described)
 
 
 def environment_options(options: RunOptions) -> dict[str, Any]:
@@ -119,36 +183,6 @@ def read_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
     return result
 
 
-POSITIVE = (
-    "env_steps", "eval_every", "eval_episodes", "eval_max_steps", "actors", "envs_per_actor", "log_every",
-    "checkpoint_every", "keep_checkpoints", "agent.batch_size", "agent.learning_rate", "agent.n_step",
-    "agent.target_period", "agent.replay_capacity", "agent.replay_ratio", "agent.updates_per_call",
-    "agent.optimizer_epsilon", "company.pull_period", "company.shards", "company.fetch_period", "company.push_period",
-    "company.update_steps", "company.target_steps", "company.topk_share", "company.heartbeat_s",
-    "company.staleness_bound", "company.groups", "company.learners", "company.predictors", "company.trainers",
-    "company.policy_workers", "company.inference_least", "company.adjust_s",
-)  # fmt: skip
-POSITIVE_OF_CRITICS = (
-    "agent.unroll", "agent.batch_unrolls", "agent.learning_rate", "agent.rho_clip", "agent.c_clip", "agent.epochs",
-    "agent.minibatches", "agent.optimizer_epsilon",
-)  # fmt: skip
-NOT_NEGATIVE = (
-    "seed", "threads", "agent.learning_starts", "agent.epsilon_steps", "agent.max_gradient_norm",
-    "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps", "company.max_gradient_age",
-    "company.outlier_deviations", "company.restarts", "company.ladder_exponent", "company.queue",
-    "company.max_policy_lag", "company.inference_patience_s", "company.actors_per_process", "network.core",
-)  # fmt: skip
-NOT_NEGATIVE_OF_CRITICS = (
-    "agent.learning_rate_end", "agent.learning_rate_steps", "agent.ratio_clip", "agent.entropy", "agent.entropy_end",
-    "agent.entropy_steps", "agent.value_weight", "agent.probability_floor", "agent.max_gradient_norm",
-)  # fmt: skip
-SHARES = (
-    "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
-    "agent.importance_exponent", "company.ladder_base", "company.topk_share",
-)  # fmt: skip
-SHARES_OF_CRITICS = ("agent.discount", "agent.trace")
-
-
 def flag(name: str) -> str:
     """The command line's spelling of an option."""
     return "--" + name.replace("_", "-")
@@ -156,197 +190,27 @@ def flag(name: str) -> str:
 
 def check(options: RunOptions) -> RunOptions:
     """The same options, or a sentence that says which one can't be."""
-    for name in names_of(type(options)):
-        if isinstance(value_of(options, name), float) and not math.isfinite(value_of(options, name)):
-            raise UserError(f"{flag(name)} must be a finite number, not {value_of(options, name)}")
-    critic = isinstance(options, CriticRunOptions)
-    for name in _of(critic, POSITIVE, POSITIVE_OF_CRITICS):
-        if not value_of(options, name) > 0:
-            raise UserError(f"{flag(name)} must be above 0, not {value_of(options, name)}")
-    for name in _of(critic, NOT_NEGATIVE, NOT_NEGATIVE_OF_CRITICS):
-        if value_of(options, name) < 0:
-            raise UserError(f"{flag(name)} must not be negative, it is {value_of(options, name)}")
-    for name in _of(critic, SHARES, SHARES_OF_CRITICS):
-        if not 0 <= value_of(options, name) <= 1:
-            raise UserError(f"{flag(name)} must lie between 0 and 1, it is {value_of(options, name)}")
-    if options.seed >= SEEDS:
-        raise UserError(f"--seed must lie below {SEEDS}, it is {options.seed}")
-    for name in ("seconds", "eval_every_s"):
-        if value_of(options, name) is not None and value_of(options, name) <= 0:
-            raise UserError(f"{flag(name)} must be above 0, not {value_of(options, name)}")
-    if options.agent_name not in AGENTS:
-        raise UserError(f"unknown agent {options.agent_name!r}{nearest(options.agent_name, AGENTS)}")
+    check_ranges(options)
+    kind, topology = registry.find(options.agent_name), topologies.find(options.topology_name)
     if options.engine not in ENGINES:
         raise UserError(f"unknown engine {options.engine!r}{nearest(options.engine, ENGINES)}")
-    if not options.network.hidden or min(options.network.hidden) < 1:
-        raise UserError(f"--network.hidden needs widths above 0, not {options.network.hidden}")
-    if critic != (options.agent_name in CRITIC_AGENTS):
-        raise UserError(f"these options are not for agent {options.agent_name!r}; give its name when they are made")
-    _check_numbers(options)
-    if critic:
-        _check_critics(options)
-    else:
-        _check_agent(options.agent)
-        _check_company(options)
+    if (type(options.agent), type(options.topology)) != (kind.options, topology.options):
+        given = f"agent {kind.name!r} and topology {topology.name!r}"
+        raise UserError(f"these options are not for {given}; give their names when they are made")
+    validate(topology, engine=options.engine, agent=kind.name, actors=options.actors)
+    options.network.check()
+    if kind.learns_from == "replay" and (options.network.core or options.network.separate):
+        raise UserError("--network.core and --network.separate are for actor-critic agents: a3c, impala, appo")
+    options.agent.check()
+    options.topology.check(options)
     return options
 
 
-def _of(critic: bool, names: tuple[str, ...], own: tuple[str, ...]) -> list[str]:
-    """The names that runs of this kind have."""
-    return [name for name in names if not (critic and name.startswith("agent."))] + list(own if critic else ())
-
-
-def _check_critics(options: RunOptions) -> None:
-    """Pairs that contradict each other, where unrolls are learned from."""
-    company = options.company
-    if not topologies.find(options.topology).has("evaluator") or options.topology == "single":
-        return  # refused later, with what to choose instead
-    if options.network.core and options.network.separate:
-        raise UserError("--network.core and --network.separate exclude each other: both would want the last layers")
-    if company.groups > 1 and topologies.find(options.topology).has("thread"):
-        raise UserError(
-            f"--company.groups {company.groups} is for actors that ask a server, not for {options.topology!r}"
-        )
-    alone = topologies.find(options.topology).has("learner") and company.learners == 1
-    if options.agent.updates_per_batch > 1 and not alone:  # type: ignore[attr-defined]
-        raise UserError("--agent.epochs and --agent.minibatches above 1 need one learner, who alone makes the updates")
-    if options.agent.minibatches > options.agent.batch_unrolls:  # type: ignore[attr-defined]
-        raise UserError(
-            f"--agent.minibatches {options.agent.minibatches} is more than "  # type: ignore[attr-defined]
-            f"--agent.batch-unrolls {options.agent.batch_unrolls}"  # type: ignore[attr-defined]
-        )
-
-
-def _check_numbers(options: RunOptions) -> None:
-    """How many there may be of roles that only one topology has several of."""
-    company = options.company
-    if company.adjust_from:
-        most = (company.predictors, company.trainers, options.actors)
-        fits = len(company.adjust_from) == 3 and all(
-            1 <= start <= limit for start, limit in zip(company.adjust_from, most, strict=True)
-        )
-        if options.topology != "ga3c" or not fits:
-            raise UserError(
-                "--company.adjust-from takes predictors, trainers and agents to start with, each from 1 to how many "
-                f"there are {most}, and is for --topology ga3c; it is {company.adjust_from}"
-            )
-        if options.engine == "inline":
-            raise UserError("--company.adjust-from goes by the clock: take --engine processes, inline runs repeat")
-    if company.learners > 1 and (options.topology != "impala" or options.actors * company.groups < company.learners):
-        raise UserError(
-            f"--company.learners {company.learners} needs --topology impala and at least as many actors, "
-            f"not {options.topology!r} with {options.actors}"
-        )
-
-
-def _check_agent(agent: QLearningOptions) -> None:
-    """Pairs that contradict each other."""
-    if agent.atoms < 2:
-        raise UserError(f"--agent.atoms must be at least 2, not {agent.atoms}")
-    if agent.value_min >= agent.value_max:
-        raise UserError(f"--agent.value-min {agent.value_min} must lie below --agent.value-max {agent.value_max}")
-    if agent.replay and agent.replay_capacity < max(agent.batch_size, agent.learning_starts):
-        raise UserError(
-            f"--agent.replay-capacity {agent.replay_capacity} can't hold --agent.learning-starts "
-            f"{agent.learning_starts} steps and a batch of {agent.batch_size}; make it larger"
-        )
-    if agent.prioritized and not agent.replay:
-        raise UserError("--agent.prioritized needs a replay; drop it or drop --agent.no-replay")
-    if agent.epsilon_end > agent.epsilon_start:
-        raise UserError(
-            f"--agent.epsilon-end {agent.epsilon_end} lies above --agent.epsilon-start {agent.epsilon_start}"
-        )
-
-
-def _check_company(options: RunOptions) -> None:
-    """Pairs of topology and options that make no sense together."""
-    agent, company, topology = options.agent, options.company, topologies.find(options.topology)
-    if options.network.core or options.network.separate:
-        raise UserError("--network.core and --network.separate are for actor-critic agents: a3c, impala, appo")
-    gradients = not topology.has("learner")
-    if options.topology != "single" and not agent.replay and not topology.has("thread"):
-        raise UserError(
-            f"topology {options.topology!r} learns from a memory; for learning without one choose "
-            "--topology hogwild, or single"
-        )
-    if company.groups > 1:
-        raise UserError(f"--company.groups {company.groups} is for agents that learn from unrolls: impala, appo, a3c")
-    if agent.noisy and topology.has("inference"):
-        raise UserError(
-            f"topology {options.topology!r} answers without noise, so noisy networks would not explore; choose "
-            "--topology collectors, or --agent.no-noisy"
-        )
-    if gradients and agent.noisy:
-        raise UserError(
-            f"topology {options.topology!r} sends gradients of one vector, and noisy networks are not made for "
-            "that; choose --topology collectors, or --agent.no-noisy"
-        )
-    if gradients and agent.prioritized and (company.memory == "shared" or topology.has("thread")):
-        raise UserError(
-            f"topology {options.topology!r} can't prioritise a memory that several processes draw from; choose "
-            "--company.memory local with parameter servers, or --topology apex"
-        )
-    if company.actor_priorities and not (agent.prioritized and topology.has("memory")):
-        raise UserError("--company.actor-priorities needs --agent.prioritized and --topology collectors or apex")
-    if company.mode == "synchronous" and company.push_period > 1:
-        raise UserError("--company.push-period must be 1 where servers wait for every worker's gradient")
-    if options.topology != "hogwild" and company.method != "one_step_q":
-        raise UserError(f"--company.method {company.method} is for --topology hogwild")
-    if company.method == "n_step_q" and (options.agent_name == "sarsa" or agent.sarsa):
-        raise UserError("--company.method n_step_q bootstraps from the best action; for Sarsa choose sarsa")
-    if company.method == "replay" and not agent.replay:
-        raise UserError("--company.method replay learns from a memory; drop it or drop --agent.no-replay")
-
-
 def resolve(options: RunOptions) -> RunOptions:
-    """What follows from other options: an agent's name switches its parts, no replay learns each step once."""
-    if isinstance(options, CriticRunOptions):
-        return dataclasses.replace(options, threads=options.threads or _fair_threads(options))
-    agent = options.agent
-    if options.agent_name == "sarsa" or (options.topology == "hogwild" and options.company.method == "sarsa"):
-        agent = dataclasses.replace(agent, sarsa=True)
-    if options.topology == "hogwild" and options.company.method != "replay":
-        return dataclasses.replace(
-            options, agent=_without_memory(options, agent), threads=options.threads or _fair_threads(options)
-        )
-    count = options.actors * options.envs_per_actor
-    first = count * (agent.n_step + 1)  # before that, no lane has a step whose return is complete
-    agent = dataclasses.replace(agent, learning_starts=max(agent.learning_starts, first))
-    if not agent.replay:
-        agent = dataclasses.replace(
-            agent,
-            batch_size=count,
-            replay_ratio=1.0,
-            updates_per_call=1,
-            learning_starts=first,
-            replay_capacity=count * (agent.n_step + 64),
-        )
-    return dataclasses.replace(options, agent=agent, threads=options.threads or _fair_threads(options))
-
-
-def _fair_threads(options: RunOptions) -> int:
-    """Compute threads of each process that learns, so that all together are no more than the cores."""
+    """With what follows from other options."""
     cores = usable_cores()
-    if options.engine == "inline":
-        return cores
-    topology, company = topologies.find(options.topology), options.company
-    if topology.has("learner"):
-        return max(1, (cores - 1) // (company.learners if "learner" in topology.together else 1))
-    return max(1, cores // (company.trainers if topology.has("trainer") else options.actors))
-
-
-def _without_memory(options: RunOptions, agent: QLearningOptions) -> QLearningOptions:
-    """Each step is learned from once; lanes are just long enough for that."""
-    count, steps = options.actors * options.envs_per_actor, options.company.update_steps
-    return dataclasses.replace(
-        agent,
-        batch_size=options.envs_per_actor * steps,
-        replay_ratio=1.0,
-        updates_per_call=1,
-        learning_starts=0,
-        n_step=1,
-        replay_capacity=count * (2 * steps + 64),
-    )
+    fair = cores if options.engine == "inline" else options.topology.threads(options, cores)
+    return dataclasses.replace(options, agent=options.topology.resolve(options), threads=options.threads or fair)
 
 
 def value_of(options: Any, name: str) -> Any:
@@ -369,21 +233,44 @@ def names_of(cls: type, prefix: str = "") -> list[str]:
     return names
 
 
-def change(options: Any, changes: Mapping[str, Any], prefix: str = "") -> Any:
+def change(options: Any, changes: Mapping[str, Any], prefix: str = "", of: Any = None) -> Any:
     """Options with the changes made; an unknown key is an error that names the nearest."""
     known = {item.name for item in dataclasses.fields(options)}
     values = {}
     for key, value in changes.items():
         if key not in known:
-            raise UserError(f"unknown option {prefix + key!r}{nearest(key, known)}")
+            raise unknown_option(of or options, prefix + key, repr(key), known)
         current = getattr(options, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise UserError(f"option {prefix + key!r} takes a dictionary of options, not {value!r}")
-            values[key] = change(current, value, f"{prefix}{key}.")
+            values[key] = change(current, value, f"{prefix}{key}.", of or options)
         else:
             values[key] = _as_kind(type(options), key, value, prefix)
     return dataclasses.replace(options, **values)
+
+
+def unknown_option(of: Any, name: str, spelled: str, known: Collection[str]) -> UserError:
+    """The error for an option that these options, or a class of them, do not have; `known` are those near it."""
+    room, _, key = name.rpartition(".")
+    if name.partition(".")[0] in ("company", "company_options"):
+        return _renamed(key)
+    rooms: dict[str, Mapping[str, Any]] = {"agent": registry.known(), "topology": topologies.TOPOLOGIES}
+    kinds = rooms.get(room)
+    if kinds is None or not hasattr(of, f"{room}_name"):
+        return UserError(
+            f"unknown option {spelled if spelled.startswith('-') else repr(name)}{nearest(spelled, known)}"
+        )
+    having = [other for other, kind in kinds.items() if key in kind.options.__dataclass_fields__]
+    instead = f" (an option of {', '.join(having)})" if having else ""
+    hint = nearest(spelled.strip("'"), known) if known else "; it has none of its own"
+    return UserError(f"{room} {getattr(of, f'{room}_name')!r} has no option {spelled}{instead}{hint}")
+
+
+def _renamed(key: str) -> UserError:
+    new = key if key in RunOptions.__dataclass_fields__ else f"topology.{key or 'NAME'}"
+    python = ", and company_options are topology_options" if new.startswith("topology") else ""
+    return UserError(f"--company.{flag(key or 'NAME')[2:]} is now {flag(new)}{python}")
 
 
 def _as_kind(cls: type, key: str, value: Any, prefix: str) -> Any:
@@ -420,7 +307,7 @@ def _kinds(hint: Any) -> list[Any]:
 def to_dict(options: RunOptions) -> dict[str, Any]:
     """As JSON values."""
     values = dataclasses.asdict(options)
-    del values["config"]  # what it says is in the others
+    del values["config"], values["preset"]  # what they say is in the others
     values["runs_dir"] = str(options.runs_dir)
     return values
 
@@ -428,7 +315,9 @@ def to_dict(options: RunOptions) -> dict[str, Any]:
 def from_dict(values: Mapping[str, Any]) -> RunOptions:
     """What `to_dict` wrote."""
     values = dict(values)
-    cls = options_for(str(values.get("agent_name", "dqn")))
-    blank = cls(environment=str(values.pop("environment")))
-    options: RunOptions = change(blank, values)
+    if "company" in values:
+        raise UserError("these options are those of an older version; --company.NAME is now --topology.NAME")
+    blank = ChoiceOptions(str(values.pop("environment")))
+    kind = options_for(*(str(values.get(name, getattr(blank, name))) for name in ("agent_name", "topology_name")))
+    options: RunOptions = change(kind(blank.environment), values)
     return options

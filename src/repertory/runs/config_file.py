@@ -18,7 +18,7 @@ from repertory.errors import UserError
 if TYPE_CHECKING:
     from repertory.runs.config import RunOptions
 
-OF_THE_CALL = ("name", "runs_dir", "dry_run", "quiet", "json", "config")
+OF_THE_CALL = ("name", "runs_dir", "dry_run", "quiet", "json", "config", "preset")
 """What a run's own file says of where it was saved and what was shown: a new run has its own."""
 
 
@@ -42,22 +42,22 @@ class ConfigFile:
         from repertory.runs.presets import choose_agent
 
         named = self.text("agent_name")
-        usual = self.of_run and named == choose_agent(self.text("topology"))
-        return "" if usual and topology != self.text("topology") else named
+        own = self.text("topology_name")
+        return "" if self.of_run and topology != own and named == choose_agent(own) else named
 
-    def options(self, environment: str, agent: str | None, topology: str) -> RunOptions:
+    def options(self, environment: str, agent: str | None, topology: str, preset: str | None = None) -> RunOptions:
         """The preset's options with those of the file.
 
         A run's own file for another environment, agent or topology gives only what differed from its preset: the rest
-        was not chosen for them.
+        was not chosen for them, nor were options of its topology that the other one does not have.
         """
         from repertory.runs.config import change
         from repertory.runs.presets import choose_agent, defaults
 
-        usual = defaults(environment, agent, topology)
+        usual = defaults(environment, agent, topology, preset)
         asked = (environment, agent or choose_agent(topology), topology)
         same = asked == tuple(self.text(name) for name in FIRST)
-        values = self.values if same or not self.of_run else _chosen(self.values)
+        values = self.values if same or not self.of_run else _chosen(self.values, usual)
         options: RunOptions = change(usual, {name: value for name, value in values.items() if name not in FIRST})
         return options
 
@@ -75,7 +75,7 @@ class ConfigFile:
         require_trust(options, self.path, "name it yourself, beside --config")
 
 
-FIRST = ("environment", "agent_name", "topology")
+FIRST = ("environment", "agent_name", "topology_name")
 
 
 def read(path: str | Path) -> ConfigFile:
@@ -87,8 +87,9 @@ def read(path: str | Path) -> ConfigFile:
     if given.is_dir() and not of_run:
         raise UserError(f"{given} is no run: its config.json has no options of one")
     values = values["config"] if of_run else values
-    if isinstance(values.get("agent"), str):
-        values["agent_name"] = values.pop("agent")
+    for room in ("agent", "topology"):
+        if isinstance(values.get(room), str):
+            values[f"{room}_name"] = values.pop(room)
     nested = _nested(values)
     if of_run:
         nested = {name: value for name, value in nested.items() if name not in OF_THE_CALL}
@@ -124,14 +125,16 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What in a run's options is not as its preset has it."""
+def _chosen(values: Mapping[str, Any], other: RunOptions) -> dict[str, Any]:
+    """What in a run's options is not as its preset has it, for options of another run."""
     from repertory.runs.config import from_dict, resolve, to_dict
     from repertory.runs.presets import defaults
 
     options = from_dict(values)
-    usual = resolve(defaults(options.environment, options.agent_name, options.topology))
-    return _differing(to_dict(options), to_dict(usual))
+    usual = resolve(defaults(options.environment, options.agent_name, options.topology_name))
+    found = _differing(to_dict(options), to_dict(usual))
+    own = {name: value for name, value in found.pop("topology", {}).items() if hasattr(other.topology, name)}
+    return {**found, "topology": own}
 
 
 def _differing(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def _summary(path: Path) -> dict[str, Any]:
     return {
         "name": path.name,
         "environment": config.get("environment"),
-        "topology": config.get("topology"),
+        "topology": config.get("topology_name"),
         "agent": config.get("agent_name"),
         "started": origin.get("started"),
         "status": _status(path, result),

@@ -80,7 +80,7 @@ def _view(options: RunOptions) -> Iterator[Progress]:
     view = make_progress(
         quiet=options.quiet,
         json=options.json,
-        title=f"{options.environment} · {options.agent_name} · {options.topology}",
+        title=f"{options.environment} · {options.agent_name} · {options.topology_name}",
         total_env_steps=options.env_steps,
         total_seconds=options.seconds,
     )

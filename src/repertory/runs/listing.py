@@ -1,4 +1,4 @@
-"""Runs and topologies as tables for people; imports our topologies."""
+"""Runs, topologies and presets as tables for people; imports our topologies."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ def runs_table(runs: Iterable[Mapping[str, Any]]) -> str:
 def topologies_table(topologies: Iterable[Topology]) -> str:
     """A line for each topology."""
     return _aligned([(topology.name, topology.summary) for topology in topologies], 2)
+
+
+def presets_table(presets: Iterable[Mapping[str, Any]]) -> str:
+    """A few lines for each preset: its name, how the ids of its environments begin, and what is known of it."""
+    return "\n".join(
+        line
+        for preset in presets
+        for line in (
+            f"{preset['name']}: {', '.join(f'{prefix}…' for prefix in preset['environments'])}",
+            f"  score       {preset['seen']}",
+            f"  seeds       {preset['seeds']}",
+            f"  topologies  {', '.join(preset['topologies']) or DASH}",
+        )
+    )
 
 
 def _aligned(rows: Sequence[Sequence[str]], texts: int) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 from repertory.runs.config import RunOptions, flag, names_of, value_of
 from repertory.runs.presets import defaults
 
-FIRST = ("environment", "topology", "agent_name")
+SKIPPED = ("environment", "topology_name", "agent_name", "preset", "config")
 
 
 def train_words(options: RunOptions) -> list[str]:
     """What to type behind `repertory` for a run with these options: all that is not the preset's."""
-    usual = defaults(options.environment, options.agent_name, options.topology)
-    first = ["train", options.environment, "--topology", options.topology, "--agent", options.agent_name]
-    return first + words(options, usual, skip=FIRST)
+    usual = defaults(options.environment, options.agent_name, options.topology_name)
+    first = ["train", options.environment, "--topology", options.topology_name, "--agent", options.agent_name]
+    return first + words(options, usual, skip=SKIPPED)
 
 
 def words(options: Any, usual: Any, *, skip: Collection[str] = (), repeated: Collection[str] = ()) -> list[str]:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import psutil
 
 from repertory import topologies
-from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.agent import Agent
 from repertory.agents.networks import convolves
-from repertory.agents.q_learning import QLearningOptions
-from repertory.engines.plan import Plan
+from repertory.engines.plan import Company, Plan
 from repertory.engines.stage import crews_of
 from repertory.environments import factory
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, check, environment_options, resolve
 from repertory.runtime import keep_freed_memory, start_jax, usable_cores
 from repertory.specs import EnvironmentSpec
-from repertory.topologies.graph import validate
 from repertory.user_code import Given
 
 
@@ -53,14 +49,10 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
     for name in (options.environment, options.network.module):
         if isinstance(name, Given) and options.engine == "processes":
             name.pickled()  # refused here, before anything has begun
-    topology = topologies.find(options.topology)
-    validate(topology, engine=options.engine, agent=options.agent_name, actors=options.actors)
     chosen = environment_options(options)
     scored = factory.evaluation_options(options.environment, chosen)
     plan = _plan(options, factory.describe(options.environment, chosen), scored)
-    if plan.unrolled:
-        _check_unrolls(plan)
-    else:
+    if not plan.unrolled:
         _check_pacing(plan)
     return options, plan
 
@@ -71,7 +63,7 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         environment_options=environment_options(options),
         evaluation_options=scored,
         spec=spec,
-        options=_scaled(options),
+        options=options.topology.scaled(options.agent, options.actors),
         actors=options.actors,
         envs_per_actor=options.envs_per_actor,
         eval_episodes=options.eval_episodes,
@@ -80,17 +72,9 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         env_steps=options.env_steps,
         threads=options.threads,
         network=options.network,
-        topology=topologies.find(options.topology),
-        company=options.company,
+        topology=topologies.find(options.topology_name),
+        company=Company.of(options.topology, heartbeat_s=options.heartbeat_s, restarts=options.restarts),
     )
-
-
-def _scaled(options: RunOptions) -> QLearningOptions | ActorCriticOptions:
-    """The agent's options, its learning rate multiplied if asked; a run's own options keep what was asked for."""
-    agent = options.agent
-    if options.topology == "all_reduce" and options.company.scale_learning_rate:
-        return dataclasses.replace(agent, learning_rate=agent.learning_rate * options.actors)
-    return agent
 
 
 def check_memory(plan: Plan) -> None:
@@ -99,7 +83,7 @@ def check_memory(plan: Plan) -> None:
     if plan.unrolled and plan.unroll_bytes > available:
         raise UserError(
             f"{plan.writers * plan.slots_per_writer:,} slots of unrolls need {gigabytes(plan.unroll_bytes)}, but "
-            f"{gigabytes(available)} of memory is free; lower --company.queue, --agent.unroll or --envs-per-actor"
+            f"{gigabytes(available)} of memory is free; lower --topology.queue, --agent.unroll or --envs-per-actor"
         )
     if not plan.unrolled and plan.replay_bytes > available:
         raise UserError(
@@ -115,22 +99,6 @@ def _check_pacing(plan: Plan) -> None:
         raise UserError(
             f"--agent.replay-capacity {plan.q.replay_capacity} is too small for {plan.environments} "
             f"environments: each needs {need // plan.environments} steps; make it at least {need}"
-        )
-
-
-def _check_unrolls(plan: Plan) -> None:
-    """Trainers that wait for more unrolls than can ever be finished would wait for ever."""
-    company, each = plan.company, plan.critic.batch_unrolls
-    if plan.envs_per_actor % company.groups:
-        raise UserError(
-            f"--envs-per-actor {plan.envs_per_actor} can't be cut into --company.groups {company.groups} equal groups"
-        )
-    slots = plan.writers * plan.slots_per_writer // plan.readers
-    if plan.topology.has("trainer") and plan.batch_slots > slots:
-        raise UserError(
-            f"--agent.batch-unrolls {each} is more than the {slots * plan.envs_per_group} unrolls that agents can "
-            f"finish for each of {plan.readers} trainers before they wait; lower one of the two, or raise "
-            "--company.queue, --actors or --envs-per-actor"
         )
 
 
@@ -160,7 +128,7 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         "action_masks": plan.spec.masked,
         "agent": options.agent_name,
         "parameters": agent.layout.size,
-        "topology": options.topology,
+        "topology": options.topology_name,
         "engine": options.engine,
         "processes": 1 if options.engine == "inline" else 1 + len(crews_of(plan, usable_cores())),
         "environments": plan.environments,
@@ -204,7 +172,7 @@ def _memory_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
             "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
             "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
         }
-        if options.company.exploration == "same"
+        if plan.company.exploration == "same"
         else {f"actor {rank}": round(plan.epsilon(options.env_steps, rank), 4) for rank in range(plan.actors)},
         "replay_steps": settings.replay_capacity,
         "replay_memory": gigabytes(plan.replay_bytes),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from repertory import topologies
+from repertory.agents import registry
 from repertory.errors import UserError
-from repertory.runs.config import AGENTS, RunOptions, change
+from repertory.runs.config import RunOptions, change
 from repertory.runs.presets import defaults
 from repertory.studies.entries import Candidate, Entry, enter
 from repertory.studies.options import CompareOptions, check, known, listed
@@ -36,7 +37,7 @@ def _items(text: str) -> list[str]:
 
 def _preset(asked: CompareOptions, item: str) -> RunOptions:
     options = preset_of(asked.environment, item)
-    if asked.actors is None or options.topology == "single":
+    if asked.actors is None or options.topology_name == "single":
         return options
     changed: RunOptions = change(options, {"actors": asked.actors})
     return changed
@@ -46,5 +47,5 @@ def preset_of(environment: str, item: str) -> RunOptions:
     """The preset for `topology` or `topology:agent`."""
     name, separator, agent = item.partition(":")
     topology = topologies.find(name)
-    chosen = known(agent, AGENTS, f"agent of {name}") if separator else topology.agents[0]
+    chosen = known(agent, tuple(registry.known()), f"agent of {name}") if separator else topology.agents[0]
     return defaults(environment, chosen, name)

@@ -15,8 +15,8 @@ from repertory.studies.findings import Contestant
 from repertory.studies.options import StudyOptions
 
 OWN = (
-    "environment", "topology", "agent_name", "actors", "envs_per_actor", "env_option", "seed", "seconds", "env_steps",
-    "target_score", "name", "runs_dir", "dry_run", "quiet", "json", "config",
+    "environment", "topology_name", "agent_name", "actors", "envs_per_actor", "env_option", "seed", "seconds",
+    "env_steps", "target_score", "name", "runs_dir", "dry_run", "quiet", "json", "config", "preset",
 )  # fmt: skip
 """Options of `train` that a study has itself."""
 Settings = Mapping[str, Any]
@@ -115,5 +115,5 @@ def _entry(candidate: Candidate, options: RunOptions, differing: set[str]) -> En
     check_memory(plan)
     plan.make_agent()  # a network that can't be built is refused, too
     own = {name: value for name, value in candidate.settings.items() if name in differing}
-    contestant = Contestant(candidate.name, resolved.topology, resolved.agent_name, resolved.actors, own)
+    contestant = Contestant(candidate.name, resolved.topology_name, resolved.agent_name, resolved.actors, own)
     return Entry(contestant, options, 0 if plan.unrolled else plan.replay_bytes)

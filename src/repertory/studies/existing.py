@@ -18,7 +18,7 @@ from repertory.studies.reading import read_trial
 FIRST = ("agent_name", "actors")
 """Settings that tell runs of one topology apart better than others."""
 APART = (
-    "environment", "topology", "seed", "name", "runs_dir", "dry_run", "quiet", "json", "threads", "log_every",
+    "environment", "topology_name", "seed", "name", "runs_dir", "dry_run", "quiet", "json", "threads", "log_every",
     "checkpoint_every", "keep_checkpoints",
 )  # fmt: skip
 """Options that don't make another contestant."""
@@ -42,7 +42,7 @@ class Run:
     @property
     def key(self) -> str:
         """Equal for runs of one contestant."""
-        return f"{self.options.topology} {self.settings}"
+        return f"{self.options.topology_name} {self.settings}"
 
 
 def read_runs(paths: list[Path], target: float | None, command: str) -> Findings:
@@ -86,18 +86,18 @@ def _refuse_twins(runs: list[Run]) -> None:
 
 
 def _names(runs: list[Run]) -> list[str]:
-    return distinct([run.options.topology for run in runs], [run.settings for run in runs])
+    return distinct([run.options.topology_name for run in runs], [run.settings for run in runs])
 
 
 def _contestant(name: str, run: Run, others: list[Run]) -> Contestant:
     """With what makes it differ from others of its topology."""
-    rivals = [other.settings for other in others if other.options.topology == run.options.topology]
+    rivals = [other.settings for other in others if other.options.topology_name == run.options.topology_name]
     own = {
         key: value
         for key, value in run.settings.items()
         if key not in FIRST and any(rival.get(key) != value for rival in rivals)
     }
-    return Contestant(name, run.options.topology, run.options.agent_name, run.options.actors, own)
+    return Contestant(name, run.options.topology_name, run.options.agent_name, run.options.actors, own)
 
 
 def _budget(runs: list[Run]) -> str:
