@@ -129,7 +129,7 @@ def fork_server() -> Any:
     _forget_stdin()
     allow_open_files()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["repertory.engines.nursery"])
+    context.set_forkserver_preload(["repertory.engines.preload"])
     return context
 
 

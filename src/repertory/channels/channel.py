@@ -92,6 +92,10 @@ class Channel:
         """What there is to tell of it."""
         return {}
 
+    def notes(self) -> list[str]:
+        """What happened in it since the last call that people should read; a sentence each."""
+        return []
+
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
         """Copy what `side` has committed in `source` since the last time; returns the bytes that were copied.
 

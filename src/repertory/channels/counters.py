@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -123,7 +123,7 @@ class Counters(Channel):
 class Numbers(Channel):
     """A few arrays of numbers with one writer, each of which counts for itself; `start` says what they begin with.
 
-    `names` gives the numbers of some arrays names as metrics.
+    `names` gives the numbers of some arrays names as metrics; `tell` gives sentences, from one of a number on.
     """
 
     def __init__(
@@ -133,10 +133,11 @@ class Numbers(Channel):
         *,
         start: Mapping[str, Sequence[int]],
         names: Mapping[str, Sequence[str]],
+        tell: Callable[[Arrays, int], list[str]],
         **told: str,
     ) -> None:
         super().__init__(name, **told)
-        self.shapes, self.start, self.names = shapes, start, names
+        self.shapes, self.start, self.names, self._tell, self._told = shapes, start, names, tell, 0
 
     def fields(self) -> dict[str, Field]:
         return dict(self.shapes)
@@ -166,6 +167,11 @@ class Numbers(Channel):
         return {
             f"{self.name}/{name}": number for names, all_ in found for name, number in zip(names, all_, strict=True)
         }
+
+    def notes(self) -> list[str]:
+        found = self._tell(self.arrays, self._told)
+        self._told += len(found)
+        return found
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
         return mirror_counts(source, target, list(source)) if side == WRITER else 0

@@ -112,6 +112,11 @@ class GradientReader:
         self._ring()
 
 
+CHECKSUMS = 1024
+"""Versions whose checksums are kept: of bit-equal replicas they are equal."""
+OWN_COUNTS = ("submitted", "halted", "epoch", "checksums")
+
+
 class AllGather(Channel):
     """Equal replicas give each other their gradients: each submits, and has everybody's once all have.
 
@@ -130,7 +135,13 @@ class AllGather(Channel):
             for name, (shape, dtype) in self.payload().items()
         }
         count = Field((self.replicas,), "int64")
-        return {**payloads, "submitted": count, "halted": count, "epoch": count}
+        return {
+            **payloads,
+            "submitted": count,
+            "halted": count,
+            "epoch": count,
+            "checksums": Field((self.replicas, CHECKSUMS, 2), "int64"),
+        }
 
     @port("both")
     def replica(self, me: Any) -> Gathering:
@@ -140,10 +151,9 @@ class AllGather(Channel):
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
         if side != WRITER:
             return 0
-        counts = ("submitted", "halted", "epoch")
         rows = np.flatnonzero((source["submitted"] != target["submitted"]) | (source["epoch"] != target["epoch"]))
-        moved = copy_rows(source, target, [name for name in source if name not in counts], rows)
-        return moved + mirror_counts(source, target, counts)
+        moved = copy_rows(source, target, [name for name in source if name not in OWN_COUNTS], rows)
+        return moved + mirror_counts(source, target, OWN_COUNTS)
 
 
 class Gathering:
@@ -163,7 +173,8 @@ class Gathering:
     ) -> None:
         self._rank, self._ring, self._wait, self._started = rank, ring, wait, epoch
         self._submitted, self._halted, self._epoch = arrays["submitted"], arrays["halted"], arrays["epoch"]
-        self._payloads = {n: a for n, a in arrays.items() if n not in ("submitted", "halted", "epoch")}
+        self._payloads = {n: a for n, a in arrays.items() if n not in OWN_COUNTS}
+        self._checksums = arrays["checksums"][rank]
         self._round = 0
         self._submitted[rank] = self._halted[rank] = 0
         self._epoch[rank] = epoch  # last: until then the others count this row as not there
@@ -189,6 +200,10 @@ class Gathering:
         slot = self._round % 2
         self._round += 1
         return [{name: array[rank, slot] for name, array in self._payloads.items()} for rank in range(self.replicas)]
+
+    def check(self, version: int, checksum: int) -> None:
+        """Put the checksum of the weights of this version where it can be compared with the others'."""
+        self._checksums[version % CHECKSUMS] = (version, checksum)
 
     def halt(self) -> None:
         """Return when all replicas have halted: from then on no count moves forward until all go on.

@@ -53,6 +53,11 @@ class Snapshot(Channel):
     def _owner(self, part: int) -> Owner:
         return Owner(self._cut(part), under(str(part), self.arrays))
 
+    @property
+    def updates(self) -> int:
+        """Updates behind the saved state."""
+        return int(self._owner(0).load().updates)
+
     def state(self) -> dict[str, NDArray[Any]]:
         """The whole state as named arrays, whoever owns which part."""
         parts = [self._owner(part).state() for part in range(self.parts)]

@@ -11,7 +11,7 @@ import os
 import traceback
 from typing import NamedTuple
 
-from repertory.errors import plain
+from repertory.errors import UserError, plain
 
 FAILURE, REFUSAL = "failure", "refusal"
 """Something that may go better the next time, or something that only the user can put right."""
@@ -53,3 +53,9 @@ def clear_report(fd: int) -> None:
 def trace_of(error: BaseException) -> str:
     """The traceback as Python prints it, for people."""
     return plain("".join(traceback.format_exception(error)))
+
+
+def failure_note(what: str, error: UserError) -> str:
+    """What went wrong in an environment, and the environment's own traceback."""
+    trace = "" if error.__cause__ is None else f"\n{trace_of(error.__cause__).rstrip()}"
+    return f"{what}: {error}{trace}"

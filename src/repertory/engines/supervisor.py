@@ -1,4 +1,4 @@
-"""Keeps the members of a company alive: starts them, watches their heartbeats, names and restarts those that fail."""
+"""Keeps the workers of a run alive: starts them, watches their heartbeats, names and restarts those that fail."""
 
 from __future__ import annotations
 
@@ -10,42 +10,46 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
-from repertory.engines.host import Kit
-from repertory.engines.launching import SERVER_GONE, CompanyFailed, end_worker, start_worker
+from repertory.engines.launching import SERVER_GONE, WorkerFailed, end_worker, start_worker
 from repertory.engines.offspring import end_offspring
-from repertory.engines.plan import Plan
+from repertory.engines.placement import Process, cores_of, niceness_of, processes_of, spare_cores
 from repertory.engines.reports import REFUSAL, clear_report, read_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
-from repertory.engines.stage import Member, Stage, cores_of, crews_of, niceness_of, spare_cores
+from repertory.engines.wiring import Wiring
+from repertory.engines.worker_process import WorkerArguments
 from repertory.environments import hush
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, end_of_child, fork_server_pid, pinnable_cores, usable_cores
+from repertory.topologies.graph import Worker, Workers
 
-__all__ = ["CompanyFailed", "Event", "Supervisor", "Watched"]
+__all__ = ["WorkerFailed", "Event", "Supervisor", "Watched"]
 
 START_S = 120.0
-"""A member that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
+"""A worker that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
 LEAVE_S = 4.0
-"""Members that have not left by themselves after so long are killed."""
+"""Workers that have not left by themselves after so long are killed."""
 ABSENT_S = 1.0
 """After so long without a look the driver itself was stopped or busy: everybody's silence counts from then on."""
 DUMP_S = 0.5
-PROGRESS, ONE_IS_ENOUGH = 20, ("evaluator", "adjuster")
-"""Pieces of work after which a member's earlier failures are forgiven; some have few to do, but large ones."""
 
 
 @dataclass
 class Watched:
-    """One process as its supervisor sees it, and the members that share it."""
+    """One process as its supervisor sees it, and the workers that share it."""
 
-    crew: tuple[Member, ...]
+    workers: Process
+    group: Workers
     report: Descriptor = field(default_factory=lambda: Descriptor(anonymous_file(0)))
     recovery: Descriptor = field(default_factory=lambda: Descriptor(anonymous_file(0)))
     process: Any = None
     server: int = 0
     started: float = 0.0
+    epoch: int = -1
+    """Which start of a process this is; rows of counters that name another one are an earlier process's."""
     failures: int = 0
     worked: int = 0
     recovered: int = 0
@@ -58,24 +62,25 @@ class Watched:
         return self.process is not None and self.process.exitcode is None
 
     @property
-    def member(self) -> Member:
-        """The first of them; most are alone."""
-        return self.crew[0]
+    def indices(self) -> list[int]:
+        """Their rows of counters."""
+        return [worker.index for worker in self.workers]
 
     @property
-    def indices(self) -> list[int]:
-        """Their pages."""
-        return [member.index for member in self.crew]
+    def essential(self) -> bool:
+        """Whether the run can't go on without it."""
+        return self.group.kind != "evaluate"
 
     def __str__(self) -> str:
-        return str(self.member) if len(self.crew) == 1 else f"{self.member} to {self.crew[-1].rank}"
+        first, last = self.workers[0], self.workers[-1]
+        return str(first) if first is last else f"{first} to {last.rank}"
 
 
 @dataclass
 class Event:
     """Something that went wrong, and what was done about it."""
 
-    member: str
+    worker: str
     what: str
     trace: str
     restarts: int
@@ -84,86 +89,97 @@ class Event:
 
     def sentence(self) -> str:
         """For people."""
-        return f"{self.member} {self.what}; {self.then}"
+        return f"{self.worker} {self.what}; {self.then}"
 
 
 class Supervisor:
-    """Owns the processes; the stage's memory belongs to the driver and outlives them.
+    """Owns the processes; the shared memory belongs to the driver and outlives them.
 
     `withdraw` takes back the evaluation that is under way, and says which it was. After an error has been raised,
     `failed` is true: then nobody is started again.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        stage: Stage,
-        block: Block,
-        bells: list[Bell],
-        threads: int,
-        withdraw: Callable[[], str],
-    ) -> None:
-        self.plan, self.stage, self.block, self.bells, self.threads = plan, stage, block, bells, threads
-        self.withdraw, self.failed = withdraw, False
+    def __init__(self, wiring: Wiring, block: Block, bells: list[Bell], withdraw: Callable[[], str]) -> None:
+        self.plan, self.wiring, self.topology, self.block, self.bells = (
+            wiring.plan, wiring, wiring.topology, block, bells,
+        )  # fmt: skip
+        self.counters, self.withdraw, self.failed = wiring.counters.arrays, withdraw, False
         self.lifeline = Lifeline()
         self._cores = usable_cores()
         self._pinnable = _turned(pinnable_cores(), os.getpid())
-        crews = crews_of(plan, self._cores)
-        self.watched = [Watched(crew) for crew in crews]
+        self.watched = [Watched(each, wiring.group(each[0])) for each in processes_of(self.topology, self._cores)]
         self.events: list[Event] = []
         self._ended_servers: dict[int, str] = {}
-        self.restarts = 0
+        self.restarts, self._epoch = 0, 0
         self._looked = self._returned = time.monotonic()
+        self._beats = np.full(len(wiring.workers), -1)
+        self._beaten = np.zeros(len(wiring.workers))
 
     def start(self) -> None:
         """Start everybody."""
+        self._epoch += 1
         for watched in self.watched:
             self._start(watched)
 
     def _start(self, watched: Watched) -> None:
-        ledger, crew = self.stage.ledger, watched.indices
-        for name in ("began", "beat", "waiting"):
-            ledger[name][crew] = 0
-        ledger["place"][crew] = -1
+        watched.epoch, watched.started = self._epoch, time.monotonic()
+        self._beats[watched.indices] = -1
         clear_report(watched.report.fd)
-        kit = Kit(
+        try:
+            watched.process = start_worker(self._arguments(watched), tuple(watched.indices), str(watched))
+        except WorkerFailed as error:
+            if watched.essential:
+                raise
+            self._give_up(watched, str(error).removeprefix(f"{watched} "), "")
+            return
+        watched.server = fork_server_pid()
+        watched.worked = int(self.counters["work"][watched.indices].sum())
+        watched.recovered = int(self.counters["failures"][watched.indices].sum())
+
+    def _arguments(self, watched: Watched) -> WorkerArguments:
+        large = self.plan.large
+        return WorkerArguments(
             self.plan,
             self.block,
             self.bells,
             self.lifeline,
             watched.report,
             watched.recovery,
-            self.threads,
-            cores=cores_of(self.plan, watched.crew, self._pinnable),
-            spare=spare_cores(self.plan, self._pinnable),
-            niceness=niceness_of(self.plan, watched.crew, self._cores),
+            watched.epoch,
+            cores=cores_of(self.topology, watched.workers, self._pinnable, large=large),
+            spare=spare_cores(self.topology, self._pinnable, large=large),
+            niceness=niceness_of(self.topology, watched.workers, self._cores),
             warnings=hush.level(),
         )
-        try:
-            watched.process = start_worker(kit, tuple(crew), str(watched))
-        except CompanyFailed as error:
-            if watched.member.role != "evaluator":
-                raise
-            self._give_up(watched, str(error).removeprefix(f"{watched} "), "")
-            return
-        watched.server = fork_server_pid()
-        watched.started, watched.worked = time.monotonic(), int(ledger["work"][crew].sum())
-        watched.recovered = int(ledger["failures"][crew].sum())
+
+    def _hear_beats(self) -> None:
+        """When each worker last said that it lives, by this process's own clock; a row of an earlier start is silent."""
+        beats = np.where(self.counters["epoch"] == self._epochs(), self.counters["beat"], -1)
+        self._beaten[beats != self._beats] = time.monotonic()
+        self._beats = beats
+
+    def _epochs(self) -> NDArray[np.int64]:
+        """Of each worker, which start counts."""
+        epochs = np.zeros(len(self._beats), np.int64)
+        for watched in self.watched:
+            epochs[watched.indices] = watched.epoch
+        return epochs
 
     @property
     def ready(self) -> bool:
         """Whether everybody has built its roles."""
-        beats = self.stage.ledger["beat"]
-        return all(watched.given_up or bool((beats[watched.indices] > 0).all()) for watched in self.watched)
+        self._hear_beats()
+        return all(watched.given_up or bool((self._beats[watched.indices] > 0).all()) for watched in self.watched)
 
     def pids(self) -> set[int]:
         """The processes that were started last."""
         return {watched.process.pid for watched in self.watched if watched.process is not None}
 
     def at_work(self) -> set[int]:
-        """The pages of those who live and have built their roles."""
+        """The rows of those who live and have built their roles."""
+        self._hear_beats()
         alive = [index for watched in self.watched if watched.alive for index in watched.indices]
-        return {index for index in alive if self.stage.ledger["beat"][index] > 0}
+        return {index for index in alive if self._beats[index] > 0}
 
     def check(self) -> None:
         """Look after everybody once; restarts whoever failed, or raises if it failed too often."""
@@ -177,6 +193,7 @@ class Supervisor:
         now = time.monotonic()
         if now - self._looked > ABSENT_S:
             self._returned = now
+        self._hear_beats()
         for watched in self.watched:
             if watched.given_up:
                 continue
@@ -187,8 +204,8 @@ class Supervisor:
         self._looked = time.monotonic()
 
     def _hear(self, watched: Watched) -> None:
-        """Failures that the member has recovered from by itself."""
-        failures = int(self.stage.ledger["failures"][watched.indices].sum())
+        """Failures that the worker has recovered from by itself."""
+        failures = int(self.counters["failures"][watched.indices].sum())
         if failures > watched.recovered:
             _, sentence, trace = read_report(watched.recovery.fd)
             self.restarts += failures - watched.recovered
@@ -202,10 +219,10 @@ class Supervisor:
         if code is None:
             return ""
         kind, sentence, _ = read_report(watched.report.fd)
-        if kind == REFUSAL and watched.member.role != "evaluator":
+        if kind == REFUSAL and watched.essential:
             self._tell(str(watched), f"refused: {sentence}", "", "the run ends")
             raise UserError(sentence)
-        if code == UNGUARDED and not self.stage.ledger["began"][watched.indices].any():
+        if code == UNGUARDED and not (self.counters["epoch"][watched.indices] == watched.epoch).any():
             raise UserError(
                 "the script that calls train() is imported by every process; put the call under "
                 "if __name__ == '__main__':"
@@ -222,22 +239,22 @@ class Supervisor:
         return self._ended_servers.get(pid, "")
 
     def _someone_silent(self, watched: Watched) -> str:
-        """Of many members, nearly always nobody: then one look at all of them is enough."""
-        oldest = self.stage.ledger["beat"][watched.indices].min()
-        if oldest and time.monotonic() - oldest <= self.plan.company.heartbeat_s:
+        """Of many workers, nearly always nobody: then one look at all of them is enough."""
+        rows = watched.indices
+        if (self._beats[rows] > 0).all() and time.monotonic() - self._beaten[rows].min() <= self.plan.heartbeat_s:
             return ""
-        return next(filter(None, (self._silent(watched, who) for who in watched.crew)), "")
+        return next(filter(None, (self._silent(watched, who) for who in watched.workers)), "")
 
-    def _silent(self, watched: Watched, member: Member) -> str:
-        """A member that has not beaten for too long."""
-        row, now = self.stage.page(member).row, time.monotonic()
-        limit, beat = self.plan.company.heartbeat_s, float(row["beat"])
-        since = max(beat or watched.started, self._returned)
+    def _silent(self, watched: Watched, worker: Worker) -> str:
+        """A worker that has not beaten for too long."""
+        row, now = self.wiring.counters.stats(worker.index).row, time.monotonic()
+        limit, beat = self.plan.heartbeat_s, bool(self._beats[worker.index] > 0)
+        since = max(float(self._beaten[worker.index]) if beat else watched.started, self._returned)
         if now - since <= (limit if beat else max(START_S, limit)):
             return ""
         stopped = self._is_stopped(watched)
-        where, seed, step, worker = (int(number) for number in row["place"])
-        inside = f" inside environment {where} of worker {worker} (seed {seed}, step {step})"
+        where, seed, step, actor = (int(number) for number in row["place"])
+        inside = f" inside environment {where} of worker {actor} (seed {seed}, step {step})"
         if not stopped:
             self._dump(watched)
         state = "was stopped and silent" if stopped else "was silent" if beat else "has not started, silent"
@@ -258,11 +275,10 @@ class Supervisor:
     def _replace(self, watched: Watched, what: str) -> None:
         """End what is left of it, and start it again, if it may."""
         trace = read_report(watched.report.fd).trace
-        work = int(self.stage.ledger["work"][watched.indices].sum())
-        enough = 1 if watched.member.role in ONE_IS_ENOUGH else PROGRESS
-        watched.failures = 1 if work - watched.worked >= enough else watched.failures + 1
+        work = int(self.counters["work"][watched.indices].sum())
+        watched.failures = 1 if work - watched.worked >= watched.group.progress else watched.failures + 1
         group = self._group(watched)
-        often = watched.failures > self.plan.company.restarts
+        often = watched.failures > self.plan.restarts
         self.restarts += not often
         if not often:
             self._tell(str(watched), what, trace)
@@ -272,8 +288,7 @@ class Supervisor:
         if often:
             self._give_up(watched, what, trace)
             return
-        if watched.member.role in self.plan.topology.together:
-            self.stage.forget_rounds()
+        self._epoch += 1
         for each in group:
             self._start(each)
 
@@ -289,27 +304,26 @@ class Supervisor:
 
     def _give_up(self, watched: Watched, what: str, trace: str) -> None:
         """Without an evaluator the run goes on; without anybody else it ends."""
-        if watched.member.role == "evaluator":
+        if not watched.essential:
             watched.given_up = True
             self._tell(self.withdraw() or "evaluation", f"failed: {watched} {what}", trace, "training goes on")
             return
         what = f"{what}; it failed {watched.failures} times without getting to work"
         self._tell(str(watched), what, trace, "the run ends")
         tail = f"\n{trace.rstrip()}" if trace else ""
-        raise CompanyFailed(f"{watched} {what}{tail}")
+        raise WorkerFailed(f"{watched} {what}{tail}")
 
     def bring_back(self) -> None:
         """Those who were given up are tried once more."""
         for watched in self.watched:
             if watched.given_up:
-                watched.given_up, watched.failures = False, self.plan.company.restarts
+                watched.given_up, watched.failures = False, self.plan.restarts
+                self._epoch += 1
                 self._start(watched)
 
     def _group(self, watched: Watched) -> list[Watched]:
-        """Who is started again with it: nobody waits for a rank that has lost its place."""
-        if watched.member.role not in self.plan.topology.together:
-            return [watched]
-        return [other for other in self.watched if other.member.role == watched.member.role]
+        """Who is started again with it: nobody waits for a replica that has lost its place."""
+        return [other for other in self.watched if other.group is watched.group] if watched.group.together else [watched]
 
     def _name_another(self, other: Watched, first: Watched) -> None:
         """Others of the group may have failed at the same time: they are named before all are ended."""
@@ -318,12 +332,12 @@ class Supervisor:
             self._tell(str(other), what, read_report(other.report.fd).trace)
 
     def rss_mb(self) -> dict[str, float]:
-        """Memory of each role's processes, shared parts counted in each."""
+        """Memory of the processes of each kind of worker, shared parts counted in each."""
         found: dict[str, float] = {}
         for watched in filter(lambda watched: watched.alive, self.watched):
             with contextlib.suppress(psutil.Error):
                 size = psutil.Process(watched.process.pid).memory_info().rss / 2**20
-                found[watched.member.role] = round(found.get(watched.member.role, 0.0) + size, 1)
+                found[watched.group.name] = round(found.get(watched.group.name, 0.0) + size, 1)
         return found
 
     def stop(self, seconds: float = LEAVE_S) -> None:

@@ -45,6 +45,11 @@ class Sample(NamedTuple):
         """Updates that are made of it, after `split`."""
         return int(self.action.shape[0])
 
+    @property
+    def steps(self) -> int:
+        """Steps that are learned from; rows that only fill a batch up weigh nothing."""
+        return int(np.count_nonzero(self.weight))
+
     def versions(self) -> NDArray[np.int64]:
         """Of the weights that acted, for each step that counts."""
         found: NDArray[np.int64] = self.version[self.weight > 0].astype(np.int64)

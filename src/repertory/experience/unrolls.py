@@ -44,6 +44,11 @@ class UnrollBatch(NamedTuple):
     updates: int
     """Updates that are made of it."""
 
+    @property
+    def steps(self) -> int:
+        """Steps that are learned from; rows of resets weigh nothing."""
+        return int(np.count_nonzero(self.weight))
+
     def versions(self) -> NDArray[np.int64]:
         """One for each step of a slot."""
         return self.version.ravel()

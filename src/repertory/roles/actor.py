@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from repertory.environments.factory import Environments, Step
 from repertory.roles.exploration import EpsilonGreedy, Move, generator
-from repertory.roles.ledger import Page, Pages
+from repertory.channels.counters import WorkerStats, GroupStats
 from repertory.roles.ports import ExperienceSink, Policy
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 
@@ -22,10 +22,10 @@ class Record:
     """
 
     def __init__(
-        self, experience: ExperienceSink, policy: Policy, pages: Sequence[Page], lanes: NDArray[np.int64]
+        self, experience: ExperienceSink, policy: Policy, pages: Sequence[WorkerStats], lanes: NDArray[np.int64]
     ) -> None:
         self.experience, self.policy, self.pages, self.lanes = experience, policy, pages, lanes
-        self.counters = Pages(pages[0].ledger, [page.member for page in pages])
+        self.counters = GroupStats(pages[0].table, [page.worker for page in pages])
         self.returns, self.lengths = np.zeros(lanes.shape), np.zeros(lanes.shape, np.int64)
 
     @classmethod
@@ -112,7 +112,7 @@ class Actor:
         environments: Environments,
         policy: Policy,
         experience: ExperienceSink,
-        page: Page,
+        page: WorkerStats,
         epsilon: Callable[[int], float],
         *,
         first_lane: int,

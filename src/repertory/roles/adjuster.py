@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.experience.lanes import Field
+from repertory.specs import Field
 
 PATH = 4096
 WARM_UP = 0.25

@@ -5,38 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.agents.light import ROWS
+from repertory.channels.mailbox import Episodes, EvaluationPort
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
-from repertory.experience.lanes import Field
 from repertory.roles.answers import Question, Rows
-from repertory.roles.ledger import Page
-
-
-class Episodes(NamedTuple):
-    """Returns and lengths of episodes; `unfinished` of them were cut off when time was up, and count as they stood."""
-
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    unfinished: int = 0
-
-    def summary(self) -> dict[str, Any]:
-        """Mean, spread and the single episodes, as JSON values."""
-        return {
-            "mean": float(self.returns.mean()),
-            "std": float(self.returns.std()),
-            "episodes": len(self.returns),
-            "unfinished": self.unfinished,
-            "returns": self.returns.tolist(),
-            "lengths": self.lengths.tolist(),
-        }
+from repertory.channels.counters import WorkerStats
 
 
 class Evaluator:
@@ -112,30 +93,15 @@ class Superseded(Exception):
 class EvaluationDesk:
     """The evaluator as a role: asked by number with a snapshot of the weights, it answers with whole episodes."""
 
-    @staticmethod
-    def fields(weights: int, episodes: int) -> dict[str, Field]:
-        """The asker writes `asked` (number of the evaluation, and of its seeds), `weights` and `seconds`; the evaluator
-        writes the rest, `answered` last. The number is odd while a question is being written or none is asked."""
-        return {
-            "asked": Field((2,), "int64"),
-            "weights": Field((weights,), "float32"),
-            "seconds": Field((1,), "float64"),
-            "answered": Field((1,), "int64"),
-            "returns": Field((episodes,), "float64"),
-            "lengths": Field((episodes,), "int64"),
-            "unfinished": Field((1,), "int64"),
-            "finished": Field((1,), "int64"),
-        }
-
     def __init__(
         self,
         evaluator: Evaluator,
-        arrays: Mapping[str, NDArray[Any]],
+        requests: EvaluationPort,
         seeds: Callable[[int], list[int]],
-        page: Page,
+        page: WorkerStats,
         dismissed: Callable[[], bool],
     ) -> None:
-        self.evaluator, self.arrays, self.seeds = evaluator, arrays, seeds
+        self.evaluator, self.requests, self.seeds = evaluator, requests, seeds
         self.page, self.dismissed = page, dismissed
         self._number = 0
 
@@ -146,29 +112,25 @@ class EvaluationDesk:
 
     def step(self) -> bool:
         """Play the evaluation that was asked for, if one was."""
-        number, index = (int(number) for number in self.arrays["asked"])
-        if number % 2 or number == int(self.arrays["answered"][0]):
+        request = self.requests.take()
+        if request is None:
             return False
-        weights, seconds = self.arrays["weights"].copy(), float(self.arrays["seconds"][0])
-        if number != int(self.arrays["asked"][0]):  # another was asked for while this one was read
-            return True
-        self._number = number
+        self._number, index, weights, seconds = request
         try:
             episodes = self.evaluator.evaluate(weights, self.seeds(index), self._watch, seconds)
         except Superseded:
             return True
         except Dismissed:
             return False
-        self.arrays["returns"][:], self.arrays["lengths"][:], self.arrays["unfinished"][0] = episodes
-        self.arrays["answered"][0] = number
+        self.requests.reply(self._number, episodes)
         return True
 
     def _watch(self) -> None:
         self.page.beat()
-        self.arrays["finished"][0] = self.evaluator.finished
+        self.requests.progress(self.evaluator.finished)
         if self.dismissed():
             raise Dismissed
-        if int(self.arrays["asked"][0]) != self._number:
+        if not self.requests.wanted(self._number):
             raise Superseded
 
     def settle(self) -> None:

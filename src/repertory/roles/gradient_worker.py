@@ -6,35 +6,71 @@ Downpour SGD (Dean et al. 2012) with the agent's loss; with outliers dropped, Go
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from repertory.agents.agent import Agent, Transitions
+from repertory.agents.compression import Compression, Encoded
+from repertory.channels.channel import slices
+from repertory.channels.gradients import GradientWriter
+from repertory.channels.latest import Reader
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 
-class Servers(Protocol):
-    """All parameter servers, as one worker sees them."""
+class ServerConnection:
+    """One worker's connection to every server: weights and targets to fetch, slots to push gradients into.
+
+    `methods` says how the slice of each server is sent; with `bound` a worker is at most so many gradients ahead of the
+    slowest.
+    """
+
+    def __init__(
+        self,
+        weights: Reader,
+        targets: Reader,
+        slots: GradientWriter,
+        methods: Sequence[Compression],
+        bound: int | None,
+    ) -> None:
+        self._weights, self._targets, self._slots, self._methods, self._bound = weights, targets, slots, methods, bound
+        self._slices = slices(sum(method.size for method in methods), len(methods))
+        self._residuals = [method.residual() for method in methods]
+        self._versions = [0] * len(methods)
 
     def fetch(self) -> tuple[int, Any, Any]:
-        """Version, weights and target, newest of each slice."""
+        """Version, weights and target, the newest of each slice."""
+        self._versions = [version for version, _ in self._weights.by_part()]
+        return *self._weights.latest(), self._targets.latest()[1]
 
     def ready(self) -> bool:
-        """Whether another gradient may be computed now."""
+        """Whether the servers have taken the last gradient, and with one more this worker is not too far ahead."""
+        return self._slots.free and (self._bound is None or self._slots.ahead_of_slowest < self._bound)
 
     def push(self, gradient: jax.Array) -> int:
-        """Send a gradient, computed with what was fetched last; returns the bytes sent."""
+        """Send each server its slice; returns the bytes sent."""
+        encoded = self._encoded(gradient)
+        self._residuals = [residual for _, residual in encoded]
+        payloads = [payload for payload, _ in encoded]
+        # The slowest one's push may be what another worker waits for.
+        self._slots.push(self._versions, payloads, wake_workers=self._bound is not None)
+        return sum(method.nbytes for method in self._methods)
 
     def warm_up(self, gradient: jax.Array) -> None:
-        """Compile what sends such a gradient; sends nothing."""
+        """Compile what encodes it; sends nothing, and keeps nothing for the next."""
+        self._encoded(gradient)
+
+    def _encoded(self, gradient: jax.Array) -> list[Encoded]:
+        """A payload for each server, and what it leaves for the next gradient."""
+        parts = zip(self._methods, self._slices, self._residuals, strict=True)
+        return [method.encode(gradient[cut], residual) for method, cut, residual in parts]
 
 
 class OutlierFilter:
@@ -75,9 +111,9 @@ class GradientWorker:
         self,
         agent: Agent,
         batches: Drawer,
-        servers: Servers,
+        servers: ServerConnection,
         exchange: Exchange,
-        page: Page,
+        page: WorkerStats,
         watch: Stopwatch | Unwatched,
         *,
         key: jax.Array,
@@ -125,6 +161,7 @@ class GradientWorker:
         """Keep or drop it, and send what has added up."""
         page = self.page
         page.count("gradients")
+        page.sampled(sample.steps)
         page.lag(version - sample.version.astype(np.int64))
         loss = float(learned.loss)
         page.loss(loss, learned.entropy, learned.value)

@@ -19,7 +19,7 @@ from repertory.experience.replay import Replay, Sample
 from repertory.roles.answers import Kept
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.roles.unroll_batches import UnrollBatches
 
@@ -29,9 +29,6 @@ class Store(Protocol):
 
     def live(self) -> LearnerState:
         """What is there now, and changes."""
-
-    def vectors(self) -> tuple[Any, Any]:
-        """A copy of the weights and of the target alone."""
 
     def add(self, change: Any, statistics: Any, skipped: Any) -> None:
         """Add a change to the weights; the optimiser's statistics are replaced."""
@@ -93,7 +90,7 @@ class HogwildWorker:
         agent: Agent,
         source: Segments | Drawer | UnrollBatches,
         store: Store,
-        page: Page,
+        page: WorkerStats,
         watch: Stopwatch | Unwatched,
         *,
         target_steps: int,
@@ -179,6 +176,7 @@ class HogwildWorker:
     def _note(self, sample: Any, version: int, learned: Any) -> None:
         page = self.page
         page.count("gradients")
+        page.sampled(sample.steps)
         page.lag(version - sample.versions())
         page.loss(learned.loss, learned.entropy, learned.value)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from repertory.roles.answers import Answer, GreedyActions, Question, SampledActions
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Weights
 
 GLANCE_S = 0.0002
@@ -21,10 +21,10 @@ GLANCE_S = 0.0002
 class Questions(Protocol):
     """Where the questions are."""
 
-    def waiting(self, server: int) -> list[int]:
+    def waiting(self) -> list[int]:
         """Who waits for this server."""
 
-    def read(self, askers: Sequence[int], core: int) -> tuple[Question, list[int]]:
+    def read(self, askers: Sequence[int]) -> tuple[Question, list[int]]:
         """The questions of these, one behind the other, and their numbers."""
 
     def reply(self, askers: Sequence[int], numbers: Sequence[int], answer: Answer, version: int) -> None:
@@ -42,17 +42,15 @@ class InferenceServer:
         answers: GreedyActions | SampledActions,
         weights: Weights,
         questions: Questions,
-        page: Page,
+        page: WorkerStats,
         *,
-        rank: int,
-        core: int,
         most: int = 1,
         least: int = 1,
         patience_s: float = 0.0,
     ) -> None:
         """`most` askers may wait at once."""
         self.answers, self.weights, self.questions, self.page = answers, weights, questions, page
-        self.rank, self.core, self.most, self.least = rank, core, most, least
+        self.most, self.least = most, least
         self.patience = round(patience_s / GLANCE_S)
         self.version = -1
         self._glances = 0
@@ -61,12 +59,12 @@ class InferenceServer:
         """Compile for each number of askers that are answered at once; answers nobody."""
         self._pull()
         for power in range(self.most.bit_length()):
-            question, _ = self.questions.read(range(1 << power), self.core)
+            question, _ = self.questions.read(range(1 << power))
             self.answers.warm_up(question)
 
     def step(self) -> bool:
         """Answer whoever waits."""
-        waiting = self.questions.waiting(self.rank)
+        waiting = self.questions.waiting()
         if not waiting:
             return False
         if len(waiting) < self.least and self._glances < self.patience:
@@ -74,12 +72,12 @@ class InferenceServer:
             time.sleep(GLANCE_S)
             return True
         self._glances = 0
-        self.page.set("queue", len(waiting))
+        self.page.queue(len(waiting))
         self._pull()
         while waiting:
             size = 1 << (len(waiting).bit_length() - 1)  # few sizes, so few compilations, and nothing is padded
             some, waiting = waiting[:size], waiting[size:]
-            question, numbers = self.questions.read(some, self.core)
+            question, numbers = self.questions.read(some)
             self.questions.reply(some, numbers, self.answers.answer(question), self.version)
         return True
 

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transitions
+from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollBatch
 from repertory.roles.foresight import Foresight
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Batches, Weights
-from repertory.roles.safe import Safe
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 
@@ -29,9 +29,9 @@ class Learner:
         learned: LearnerState,
         batches: Batches,
         weights: Weights,
-        page: Page,
+        page: WorkerStats,
         watch: Stopwatch | Unwatched,
-        safe: Safe | None = None,
+        safe: Owner | None = None,
         foresight: Foresight | None = None,
         *,
         rate: Callable[[int], float],
@@ -85,11 +85,12 @@ class Learner:
         page = self.page
         page.lag(page.updates - sample.version.astype(np.int64))
         page.learned(sample.updates)
+        page.sampled(sample.steps)
         self.weights.publish(page.updates, self.learned.weights)
         self.batches.release(sample, learned.priority)
         self._untold.append(learned)
         self.tell_losses(wait=False)
-        if self.safe is not None and self.safe.due():
+        if self.safe is not None and self.safe.due:
             self.safe.save(self.learned)
 
     def tell_losses(self, *, wait: bool = True) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.roles.answers import Kept, Question, Rows, SampledActions, best
 from repertory.roles.exploration import generator
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Weights
 
 NO_STATE: NDArray[Any] = np.zeros((0, 0))
@@ -105,7 +105,7 @@ class SamplingPolicy:
         agent: Agent,
         weights: Weights,
         environments: int,
-        page: Page,
+        page: WorkerStats,
         *,
         seed: int,
         rank: int,

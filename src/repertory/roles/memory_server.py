@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
-from repertory.roles.ledger import Page
-
-NEVER = 1 << 62
-
+from repertory.channels.counters import WorkerStats
 
 class Outgoing(Protocol):
     """Batches on their way to a learner; freed ones bring errors back."""
@@ -38,11 +35,13 @@ class Outgoing(Protocol):
 class MemoryServer:
     """Fills the outgoing slots as the replay ratio allows, and takes errors back.
 
-    `due_at` tells the collectors how many env steps it waits for, so that they do not wake it for less.
+    `wake_at` tells the actors how many env steps it waits for, so that they do not wake it for less.
     """
 
-    def __init__(self, drawer: Drawer, outgoing: Outgoing, page: Page, due_at: NDArray[np.int64]) -> None:
-        self.drawer, self.outgoing, self.page, self.due_at = drawer, outgoing, page, due_at
+    def __init__(
+        self, drawer: Drawer, outgoing: Outgoing, page: WorkerStats, wake_at: Callable[[int | None], None]
+    ) -> None:
+        self.drawer, self.outgoing, self.page, self.wake_at = drawer, outgoing, page, wake_at
         self._absorbed = outgoing.freed
 
     def warm_up(self) -> None:
@@ -51,12 +50,12 @@ class MemoryServer:
     def step(self) -> bool:
         """Take back the errors that have come; then draw one batch, if it is owed and there is a slot."""
         worked = self._absorb()
-        self.page.set("queue", self.outgoing.filled - self.outgoing.freed)
+        self.page.queue(self.outgoing.filled - self.outgoing.freed)
         if self.outgoing.filled - self._absorbed >= self.outgoing.count:
-            self.due_at[0] = NEVER
+            self.wake_at(None)
             return worked
         self._count()
-        self.due_at[0] = self.drawer.pacing.due_at(self.drawer.lesson.updates_per_call)
+        self.wake_at(self.drawer.pacing.due_at(self.drawer.lesson.updates_per_call))
         sample = self.drawer.take()
         if sample is None:
             return worked

@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression
-from repertory.roles.ledger import Page
+from repertory.channels.snapshot import Owner
+from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Weights
-from repertory.roles.safe import Safe
 
 
 class Incoming(Protocol):
     """Gradients from the workers."""
 
-    def arrived(self, server: int) -> NDArray[np.int64]:
+    def arrived(self) -> NDArray[np.int64]:
         """Workers whose gradient this server has not taken."""
 
-    def payload(self, server: int, worker: int) -> tuple[int, dict[str, Any]]:
+    def payload(self, worker: int) -> tuple[int, dict[str, Any]]:
         """The version of the weights behind it, and the payload."""
 
-    def take(self, server: int, workers: NDArray[np.int64]) -> None:
+    def take(self, workers: NDArray[np.int64]) -> None:
         """Done with these workers' gradients."""
 
 
@@ -62,17 +62,16 @@ class ParameterServer:
         compression: Compression,
         boards: tuple[Weights, Weights],
         rules: Rules,
-        page: Page,
-        safe: Safe,
+        page: WorkerStats,
+        safe: Owner,
         *,
         rank: int,
-        tell_workers: Callable[[], None],
         rate: Callable[[int], float],
     ) -> None:
         """`rate` is the learning rate by env steps."""
         self.learned, self.incoming, self.rate = learned, incoming, rate
         self.boards, self.rules, self.page, self.safe = boards, rules, page, safe
-        self.rank, self.tell_workers = rank, tell_workers
+        self.rank = rank
         self._update = agent.compiled_update(compression.decode, mean=rules.combine == "mean", whole=False)
         self._version = int(learned.updates)
         self._count()
@@ -85,15 +84,15 @@ class ParameterServer:
 
     def warm_up(self) -> None:
         """Compile the update, on copies of the state and with whatever lies where gradients arrive."""
-        _, payload = self.incoming.payload(self.rank, 0)
+        _, payload = self.incoming.payload(0)
         for number in self.rules.numbers():
             copied = jax.tree_util.tree_map(jnp.array, self.learned)
             self._update(copied, [payload] * number, self.rate(self.page.env_steps))
 
     def step(self) -> bool:
         """Turn the gradients that have arrived into updates."""
-        workers = self.incoming.arrived(self.rank)
-        self.page.set("queue", len(workers))
+        workers = self.incoming.arrived()
+        self.page.queue(len(workers))
         if not len(workers) or (self.rules.synchronous and len(workers) < self.rules.workers):
             return False
         if self.rules.synchronous:
@@ -104,15 +103,14 @@ class ParameterServer:
                 payload = self._accepted(int(worker))
                 self._apply([] if payload is None else [payload])
         self._publish()
-        self.incoming.take(self.rank, workers)
-        self.tell_workers()
-        if self.safe.due():
+        self.incoming.take(workers)
+        if self.safe.due:
             self.settle()
         return True
 
     def _accepted(self, worker: int) -> dict[str, Any] | None:
         """A worker's gradient, unless it is too old."""
-        version, payload = self.incoming.payload(self.rank, worker)
+        version, payload = self.incoming.payload(worker)
         age = max(0, self.version - version)
         if 0 < self.rules.max_age < age:
             self.page.count("dropped_stale")

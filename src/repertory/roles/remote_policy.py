@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 
 
 class Mailbox(Protocol):
@@ -37,7 +37,7 @@ class RemotePolicy:
 
     stores_values = False
 
-    def __init__(self, mailbox: Mailbox, client: int, environments: int, page: Page, server: Callable[[], int]) -> None:
+    def __init__(self, mailbox: Mailbox, client: int, environments: int, page: WorkerStats, server: Callable[[], int]) -> None:
         self.mailbox, self.client, self.page, self.server = mailbox, client, page, server
         self.version = 0
         self._first = np.ones(environments, bool)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from repertory.experience.unrolls import UnrollBatch, UnrollStorage
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 
 
 class UnrollBatches:
@@ -21,7 +21,7 @@ class UnrollBatches:
         self,
         unrolls: UnrollStorage,
         size: int,
-        page: Page,
+        page: WorkerStats,
         *,
         reader: int,
         discount: float,
@@ -41,7 +41,7 @@ class UnrollBatches:
         ready = self.unrolls.ready(self.reader)
         if self.most_lag and len(ready):
             ready = self._fresh_enough(ready)
-        self.page.set("queue", len(ready))
+        self.page.queue(len(ready))
         if len(ready) < self.size and (self.at_work() or len(ready) == 0):
             return None
         return self._gathered(ready[: self.size])

@@ -7,7 +7,7 @@ from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import SharedState
 from repertory.roles.actor import Actor
-from repertory.roles.adjuster import Adjuster
+from repertory.roles.adjuster import Adjuster, judgements
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.roles.ports import Role
 from repertory.topologies import parts
@@ -29,6 +29,7 @@ def compose(plan: Plan, options: Options) -> Topology:
         Adjuster.fields(),
         start={"active": options.adjust_from or everybody, "kept": options.adjust_from or everybody},
         names={"active": ("predictors", "trainers", "agents")},
+        tell=judgements,
         carries="how many work",
         when=f"every {options.adjust_s:g} s, if --topology.adjust-from is given",
     )

@@ -1,6 +1,6 @@
-"""The inside of a child process: builds its members' roles and lets them work until the driver says otherwise.
+"""The inside of a child process: builds its workers' roles and lets them work until the driver says otherwise.
 
-A process has one member, or a group of several actors that mostly wait for their environments.
+A process has one worker, or a group of several actors that mostly wait for their environments.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repertory.agents.agent import Agent
-from repertory.agents.networks import convolves
-from repertory.engines.actor_threads import SMALL
-from repertory.engines.casting import Casting
+from repertory.channels.channel import under
+from repertory.channels.counters import WorkerStats
+from repertory.engines.actor_threads import SMALL, ActorThreads
 from repertory.engines.offspring import end_offspring, lead_group
-from repertory.engines.plan import Plan
 from repertory.engines.reports import FAILURE, REFUSAL, trace_of, write_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
-from repertory.engines.stage import BUILD, LEARN, LEAVE, PAUSE, PLAYING, RUN, Member, Stage, members_of
+from repertory.engines.wiring import BUILD, LEARN, LEAVE, PAUSE, RUN, Wiring
 from repertory.environments import hush
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.output import forgive_output
@@ -37,11 +35,13 @@ from repertory.runtime import (
     start_jax,
     wake_up_sharply,
 )
+from repertory.topologies.context import Context
+from repertory.topologies.plan import Plan
 
 REST_S = 0.1
-"""A member that has nothing to do looks again after so long, even if nobody has rung."""
+"""A worker that has nothing to do looks again after so long, even if nobody has rung."""
 GLANCE_S = 0.001
-"""How often a rank that waits for the others' halt looks."""
+"""How often a replica that waits for the others' halt looks."""
 BREATH_S, BREATHE_EVERY_S = 0.0001, 0.02
 """How long a process that keeps to a core sleeps, and how often.
 
@@ -50,11 +50,11 @@ no turn for ten seconds beside two workers, and the kernel's own threads for a m
 """
 
 IMPORTED_IN = os.getpid()
-"""The fork server; or the member itself, where that could not import this."""
+"""The fork server; or the worker itself, where that could not import this."""
 
 
 @dataclass
-class Kit:
+class WorkerArguments:
     """What a child is given: small things and file descriptors."""
 
     plan: Plan
@@ -65,7 +65,8 @@ class Kit:
     """Where it leaves its last words."""
     recovered: Descriptor
     """Where it tells of the last failure that it has recovered from."""
-    threads: int
+    epoch: int
+    """Which start this is."""
     cores: Sequence[int] = ()
     """The cores to keep to, if any."""
     spare: Sequence[int] = ()
@@ -76,22 +77,23 @@ class Kit:
     """Which of Gymnasium's warnings are told: the driver's level."""
 
 
-def perform(kit: Kit, workers: tuple[int, ...]) -> None:
+def run_worker(given: WorkerArguments, workers: tuple[int, ...]) -> None:
     """The child's main function; it never returns with an error unsaid."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave_it_to_the_driver)
     lead_group()
     die_with_fork_server(os.getppid() if os.getpid() == IMPORTED_IN else IMPORTED_IN)
     forgive_output()
-    kit.block.arrays()["ledger/began"][list(workers)] = 1
-    kit.lifeline.watch(_leave_with_driver)
-    faulthandler.enable(kit.report.fd)
-    faulthandler.register(signal.SIGUSR1, file=kit.report.fd, all_threads=True)
-    with _last_words(kit):
-        agent = _prepare(kit, members_of(kit.plan)[workers[0]])
+    counters = under("counters", given.block.arrays())
+    for index in workers:
+        WorkerStats(counters, index).enter(given.epoch)
+    given.lifeline.watch(_leave_with_driver)
+    faulthandler.enable(given.report.fd)
+    faulthandler.register(signal.SIGUSR1, file=given.report.fd, all_threads=True)
+    with _last_words(given):
         if len(workers) > SMALL:  # in a smaller group, a thread that wakes up mostly finds the lock free
             interrupt_nobody()
-        Host(kit, agent, workers).run()
+        WorkerProcess(given, workers).run()
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 
 
@@ -105,81 +107,98 @@ def _leave_with_driver() -> None:
     os._exit(1)
 
 
-def _prepare(kit: Kit, member: Member) -> Agent:
-    """What a process does once for all its members, of which this is the first; they all have the same role."""
-    plan = kit.plan
-    name_process(str(member))
-    hush.set_level(kit.warnings)
-    if kit.cores:
-        os.sched_setaffinity(0, kit.cores)
-    large = convolves(plan.network, plan.spec.observation)
-    start_jax(kit.threads if large else 1)
+def _prepare(given: WorkerArguments, name: str) -> None:
+    """What a process does once for all its workers."""
+    name_process(name)
+    hush.set_level(given.warnings)
+    if given.cores:
+        os.sched_setaffinity(0, given.cores)
+    large = given.plan.large
+    start_jax(given.plan.threads if large else 1)
     if large:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     wake_up_sharply()
-    if member.role != "evaluator":
-        os.nice(kit.niceness)  # before it starts threads, which inherit it
-    return plan.make_agent(kit.threads)
 
 
 @contextlib.contextmanager
-def _last_words(kit: Kit) -> Iterator[None]:
+def _last_words(given: WorkerArguments) -> Iterator[None]:
     """An error ends the process, and is said before."""
     try:
         yield
     except EnvironmentFailure as error:  # before its kind: an environment may do better the next time
-        _leave(kit, FAILURE, str(error), error.__cause__ or error)
+        _leave(given, FAILURE, str(error), error.__cause__ or error)
     except UserError as error:
-        _leave(kit, REFUSAL, str(error))
+        _leave(given, REFUSAL, str(error))
     except BaseException as error:
-        _leave(kit, FAILURE, f"{type(error).__name__}: {error}", error)
+        _leave(given, FAILURE, f"{type(error).__name__}: {error}", error)
 
 
-def _leave(kit: Kit, kind: str, sentence: str, error: BaseException | None = None) -> None:
-    write_report(kit.report.fd, kind, sentence, "" if error is None else trace_of(error))
+def _leave(given: WorkerArguments, kind: str, sentence: str, error: BaseException | None = None) -> None:
+    write_report(given.report.fd, kind, sentence, "" if error is None else trace_of(error))
     os._exit(1)
 
 
-class Host:
-    """The roles of one member taking turns, or a group of actors; the first member's bell wakes all of it."""
+class WorkerProcess:
+    """The roles of one worker taking turns, or a group; the first worker's bell wakes all of it."""
 
-    def __init__(self, kit: Kit, agent: Agent, workers: tuple[int, ...]) -> None:
-        plan = kit.plan
-        self.kit = kit
-        self.stage = Stage(plan, agent, kit.block.arrays(), self._ring)
-        self.waiting = self.stage.ledger["waiting"]
-        self.pages = list(workers)
-        self.members = [self.stage.members[index] for index in workers]
-        self.member: Member = self.members[0]
-        self.page = self.stage.page(self.member)
-        self.bell = kit.bells[workers[0]]
-        self.casting = Casting(
-            self.stage,
-            lambda rank: self.stage.collective(rank, self.stage.bell(self.member.role), self._await_others),
-            lambda: int(self.stage.phase[0]) == LEAVE,
-            spare=kit.spare,
-        )
+    def __init__(self, given: WorkerArguments, workers: tuple[int, ...]) -> None:
+        self.given, self.indices = given, list(workers)
+        self.wiring = Wiring(given.plan, given.block.arrays(), self._ring)
+        self.workers = [self.wiring.workers[index] for index in workers]
+        self.group = self.wiring.group(self.workers[0])
+        self.stats = self.wiring.counters.stats(workers[0])
+        self.waiting, self.phase = self.wiring.counters.arrays["waiting"], self.wiring.phase
+        self.bell = given.bells[workers[0]]
+        _prepare(given, str(self.workers[0]))
+        late = self.group.kind == "evaluate"  # everybody waits for who builds slowly
+        if not late:
+            os.nice(given.niceness)  # before it starts threads, which inherit it
         self._await_weights()
-        several = len(workers) > 1
-        self.threads = self.casting.actor_threads(self.members, self._recover, self.bell.ring) if several else None
-        self.roles: list[Role] = self.casting.build(self.member) if self.threads is None else [self.threads]
+        self._contexts = {worker.index: self._context(worker) for worker in self.workers}
+        self.threads = self._actor_threads() if len(workers) > 1 else None
+        self.roles: list[Role] = [self.threads] if self.threads else self._roles()
+        for role in self.roles:
+            role.warm_up()
         self._failures: dict[int, tuple[int, int]] = {}
         self._breathed = time.monotonic()
-        if self.member.role == "evaluator":
-            os.nice(kit.niceness)  # only now: everybody waits for who builds slowly
+        if late:
+            os.nice(given.niceness)
 
-    def _ring(self, members: Sequence[int]) -> None:
-        for index in members:
+    def _context(self, worker: Any) -> Context:
+        return self.wiring.context(
+            worker,
+            epoch=self.given.epoch,
+            spare=self.given.spare,
+            dismissed=self._dismissed,
+            await_others=self._await_others,
+        )
+
+    def _roles(self) -> list[Role]:
+        return self.wiring.build(self._contexts[self.indices[0]])
+
+    def _actor_threads(self) -> ActorThreads:
+        return ActorThreads(
+            self.wiring.build_group(list(self._contexts.values())),
+            begin=lambda actor: self._contexts[actor.page.worker].begin(actor),
+            recover=self._recover,
+            wake=self.bell.ring,
+            dismissed=self._dismissed,
+        )
+
+    def _dismissed(self) -> bool:
+        return int(self.phase[0]) == LEAVE
+
+    def _ring(self, workers: Sequence[int]) -> None:
+        for index in workers:
             if self.waiting[index]:
-                self.kit.bells[index].ring()
+                self.given.bells[index].ring()
 
     def _await_weights(self) -> None:
-        """Those who play wait for those who publish; the heartbeat's deadline ends a vain wait."""
-        if self.member.role in ("server", "learner", "thread", "rank", "adjuster"):
-            return
-        while int(self.stage.phase[0]) != LEAVE and not self._published():
-            time.sleep(0.005)
+        """Those who read weights wait for those who publish; the heartbeat's deadline ends a vain wait."""
+        if self.wiring.needs_weights(self.workers[0]):
+            while not self._dismissed() and not self.wiring.topology.weights.published:
+                time.sleep(0.005)
 
     def _await_others(self) -> bool:
         """A moment's rest inside a pause that others have not reached yet; whether to wait on.
@@ -188,20 +207,15 @@ class Host:
         """
         self._beat()
         time.sleep(GLANCE_S)
-        return int(self.stage.phase[0]) != LEAVE
-
-    def _published(self) -> bool:
-        if not self.stage.plan.topology.has("server") and "weights/flips" not in self.stage.arrays:
-            return True
-        return bool((self.stage.arrays["weights/flips"] > 0).all())
+        return not self._dismissed()
 
     def run(self) -> None:
         """Work while there is work, rest while there is none, until it is time to leave."""
-        while self.stage.phase[0] == BUILD:
+        while self.phase[0] == BUILD:
             self._rest_until_rung()
         while True:
             self._beat()
-            if self.kit.cores:
+            if self.given.cores:
                 self._breathe()
             if self._on():
                 if not self._turn():
@@ -210,9 +224,9 @@ class Host:
                 return
 
     def _beat(self) -> None:
-        """Say who lives; a group knows which of its actors."""
+        """Say who lives; a group knows which of it."""
         if self.threads is None:
-            self.page.beat()
+            self.stats.beat()
         else:
             self.threads.beat()
 
@@ -224,8 +238,8 @@ class Host:
 
     def _on(self) -> bool:
         """Whether it is time to work; at the end of a run only those do who play no more steps."""
-        phase = self.stage.phase[0]
-        return bool(phase == RUN or (phase == LEARN and self.member.role not in PLAYING))
+        phase = self.phase[0]
+        return bool(phase == RUN or (phase == LEARN and self.group.kind != "play"))
 
     def _turn(self) -> bool:
         """One step of each role; an environment that fails is started anew."""
@@ -239,27 +253,27 @@ class Host:
             self._recover(role, error)
             worked = 1
         if worked and self.threads is None:  # else it has written down whose work it was
-            self.page.row["work"] += worked
+            self.stats.row["work"] += worked
         return worked > 0
 
     def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
         """New environments, new episodes, a fresh seed; the half episode is joined to none."""
-        page, played = actor.page, actor.page.own_env_steps
-        failed_at, failures = self._failures.get(page.member, (-1, 0))
+        stats, played = actor.page, actor.page.own_env_steps
+        failed_at, failures = self._failures.get(stats.worker, (-1, 0))
         failures = failures + 1 if played == failed_at else 1
-        self._failures[page.member] = (played, failures)
-        if failures > self.stage.plan.company.restarts:
+        self._failures[stats.worker] = (played, failures)
+        if failures > self.given.plan.restarts:
             raise error
-        write_report(self.kit.recovered.fd, FAILURE, str(error), trace_of(error.__cause__ or error))
-        page.count("failures")
-        page.count("starts")
+        write_report(self.given.recovered.fd, FAILURE, str(error), trace_of(error.__cause__ or error))
+        stats.count("failures")
+        stats.count("starts")
         with contextlib.suppress(Exception):
             actor.environments.close()
-        self.casting.renew(actor)
+        self._contexts[stats.worker].renew(actor)
 
     def _rest(self) -> None:
         """Wait for the bell. The flag goes up before the last look, so that no ring is missed."""
-        row, began = self.page.row, time.monotonic()
+        row, began = self.stats.row, time.monotonic()
         row["waiting"] = self.threads is None or self.threads.held
         try:
             if not self._turn() and self._on():
@@ -272,17 +286,17 @@ class Host:
     def _rest_until_rung(self) -> None:
         """A while in which nothing is to be done, whoever rings."""
         self._beat()
-        self.page.row["waiting"] = 1
+        self.stats.row["waiting"] = 1
         self.bell.wait(REST_S)
-        self.page.row["waiting"] = 0
+        self.stats.row["waiting"] = 0
 
     def _attend(self) -> bool:
         """Pause or leave; False = leave."""
         for role in self.roles:
             role.settle()
         self._write_notes()
-        row, phase = self.page.row, self.stage.phase
-        self.stage.ledger["settled"][self.pages] = int(phase[1])
+        row, phase = self.stats.row, self.phase
+        self.wiring.counters.arrays["settled"][self.indices] = int(phase[1])
         while (
             phase[0] in (PAUSE, LEARN) and row["settled"] == phase[1]
         ):  # the next pause may begin before this one's end is seen
@@ -295,8 +309,8 @@ class Host:
         return False
 
     def _write_notes(self) -> None:
-        """What a checkpoint keeps of each member, whoever it shares a process with."""
+        """What a checkpoint keeps of each worker, whoever it shares a process with."""
         states = [role.state() for role in self.roles]
         notes = [states] if self.threads is None else [[state] for state in states[0]["actors"]]
-        for member, note in zip(self.members, notes, strict=True):
-            self.stage.write_note(member, {"roles": note})
+        for worker, note in zip(self.workers, notes, strict=True):
+            self.wiring.counters.write_note(worker.index, {"roles": note})

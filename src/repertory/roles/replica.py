@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, Learned, LearnerState
 from repertory.agents.compression import Compression, Fields
+from repertory.channels.latest import Lent
+from repertory.channels.snapshot import Owner
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
-from repertory.roles.ledger import Page
+from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Weights
-from repertory.roles.safe import Safe
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.roles.unroll_batches import UnrollBatches
 
@@ -38,7 +39,7 @@ class Collective(Protocol):
     """All ranks together: each submits, then polls until all have."""
 
     @property
-    def ranks(self) -> int:
+    def replicas(self) -> int:
         """How many there are."""
 
     def submit(self, payload: dict[str, Any]) -> None:
@@ -47,6 +48,9 @@ class Collective(Protocol):
     def poll(self) -> list[dict[str, Any]] | None:
         """Everybody's parts, in the order of ranks, valid until the next `submit`; None while some are missing."""
 
+    def check(self, version: int, checksum: int) -> None:
+        """Put the checksum of the weights of this version where it can be compared with the others'."""
+
     def halt(self) -> None:
         """Return when all ranks have halted: then either all can complete a round, or none."""
 
@@ -54,7 +58,7 @@ class Collective(Protocol):
         """After `halt`: take back what was submitted to a round that not all have joined."""
 
 
-class Rank:
+class Replica:
     """A whole learner; rank 0 also counts the updates and keeps the state safe."""
 
     def __init__(
@@ -65,10 +69,9 @@ class Rank:
         collective: Collective,
         compression: Compression,
         weights: Weights,
-        page: Page,
+        page: WorkerStats,
         watch: Stopwatch | Unwatched,
-        safe: Safe,
-        checksums: NDArray[np.int64],
+        safe: Owner,
         *,
         rank: int,
         rate: Callable[[], float],
@@ -76,14 +79,14 @@ class Rank:
         """`rate` is the learning rate of now; all use that of rank 0, which comes with its gradient."""
         self.agent, self.batches, self.collective, self.compression = agent, batches, collective, compression
         self.weights, self.page, self.watch, self.safe = weights, page, watch, safe
-        self.checksums, self.rank, self.rate = checksums, rank, rate
+        self.rank, self.rate, self.newest = rank, rate, Lent()
         self.learned = learned
         self._residual = self._residual_before = compression.residual()
         self._waiting: tuple[Any, Learned] | None = None
         self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
         self._version = int(self.learned.updates)
         self._count()
-        weights.publish(self.version, np.array(self.learned.weights))  # a copy: the next update takes the array itself
+        self._publish(np.array(self.learned.weights))  # a copy: the next update takes the array itself
 
     @property
     def version(self) -> int:
@@ -108,7 +111,7 @@ class Rank:
         gradient, _ = self.agent.gradient(state.weights, state.target, batch, state.key)
         payload = self._payload(self.compression.encode(gradient, self._residual)[0])
         copied = jax.tree_util.tree_map(jnp.array, state)
-        self._update(copied, [payload] * self.collective.ranks, payload[RATE])
+        self._update(copied, [payload] * self.collective.replicas, payload[RATE])
 
     def _update_together(self) -> bool:
         """With everybody's gradients, once they are there."""
@@ -153,15 +156,22 @@ class Rank:
 
     def _conclude(self, sample: Any, learned: Learned) -> None:
         self.page.count("gradients")
+        self.page.sampled(sample.steps)
         self.page.lag(self.version - 1 - sample.version.astype(np.int64))
         self.page.loss(learned.loss, learned.entropy, learned.value)
         weights = np.asarray(self.learned.weights)
-        self.checksums[self.version % self.checksums.shape[0]] = (self.version, zlib.crc32(weights.tobytes()))
-        self.weights.publish(self.version, weights)
+        self.collective.check(self.version, zlib.crc32(weights.tobytes()))
+        self._publish(weights)
         self._count()
-        if self.rank == 0 and self.safe.due():
+        if self.rank == 0 and self.safe.due:
             self.page.set("skipped", int(self.learned.skipped))
             self.safe.save(self.learned)
+
+    def _publish(self, weights: NDArray[np.float32]) -> None:
+        """To its own policy, and rank 0 to everybody who is no replica."""
+        self.newest.publish(self.version, weights)
+        if self.rank == 0:
+            self.weights.publish(self.version, weights)
 
     def _count(self) -> None:
         if self.rank == 0:
