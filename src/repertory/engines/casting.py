@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from repertory.agents.light import ROWS
 from repertory.engines.boards import BatchSlots
 from repertory.engines.plan import ANSWERING, CALLS_AHEAD
 from repertory.engines.servers import ShardedServers
@@ -28,7 +27,6 @@ from repertory.roles.batches import Drawer, Lesson
 from repertory.roles.crew import Crew
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
 from repertory.roles.exploration import generator
-from repertory.roles.foresight import Foresight
 from repertory.roles.gradient_worker import Exchange, GradientWorker
 from repertory.roles.hogwild_worker import HogwildWorker, Segments
 from repertory.roles.inference_server import InferenceServer
@@ -41,6 +39,7 @@ from repertory.roles.ports import Role, Weights
 from repertory.roles.rank import Collective, Rank
 from repertory.roles.remote_policy import RemotePolicy
 from repertory.roles.stopwatch import Unwatched
+from repertory.roles.target_prefetch import TargetPrefetch
 from repertory.roles.unroll_batches import UnrollBatches
 from repertory.runtime import compute_at_once
 
@@ -116,7 +115,7 @@ class Casting:
             may_play=may_play,
             wake=wake,
             dismissed=self.dismissed,
-            any_number=stage.agent.light is not None and count <= ROWS,
+            any_number=stage.agent.by_numpy(count),
         )
         crew.warm_up()
         return crew
@@ -316,7 +315,8 @@ class Casting:
         else:
             batches = self._drawer(page, None, plan.q.updates_per_call)
             batches.pacing.updates = page.updates
-        ahead = Foresight(stage.agent, batches, self.spare) if self.spare and Foresight.possible(stage.agent) else None
+        prefetches = self.spare and stage.agent.prefetch_target
+        ahead = TargetPrefetch(stage.agent, batches, self.spare) if prefetches else None
         ports = (batches, stage.board(), page, Unwatched(), safe, ahead)
         return [Learner(stage.agent, learned, *ports, rate=plan.learning_rate)]
 
@@ -328,7 +328,7 @@ class Casting:
             page,
             reader=reader,
             discount=plan.critic.discount,
-            core=stage.agent.core,
+            core=stage.agent.state_size,
             updates=plan.critic.updates_per_batch,
             entropy=plan.entropy,
             ring=stage.bell(*PLAYING),
@@ -355,10 +355,10 @@ class Casting:
         at_work = stage.at_work
         return RemotePolicy(stage.requests(), index, plan.envs_per_group, page, lambda: index % int(at_work[0]))
 
-    def _drawing(self, page: Page, index: int, weights: Weights, *, keeps: bool = False) -> DrawingPolicy:
+    def _drawing(self, page: Page, index: int, weights: Weights, *, caches: bool = False) -> DrawingPolicy:
         plan, start = self.stage.plan, int(page.row["starts"])
         streams = {"seed": plan.seed, "rank": index, "start": start}
-        return DrawingPolicy(self.stage.agent, weights, plan.envs_per_group, page, keeps=keeps, **streams)
+        return DrawingPolicy(self.stage.agent, weights, plan.envs_per_group, page, caches=caches, **streams)
 
     def _asking_collector(self, member: Member, page: Page) -> Actor:
         """Fills its lanes as a collector does, but has no network."""
@@ -383,7 +383,7 @@ class Casting:
             stage.requests(),
             page,
             rank=rank,
-            core=agent.core,
+            core=agent.state_size,
             most=plan.writers if company.adjust_from else -(-plan.writers // plan.servers),
             least=company.inference_least,
             patience_s=company.inference_patience_s,
@@ -459,7 +459,7 @@ class Casting:
         if plan.unrolled:
             source = self._unroll_batches(page, rank)
             source.skip()
-            actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store, keeps=True))
+            actor = self._unroll_actor(page, rank, 0, self._drawing(page, rank, store, caches=True))
         elif company.method == "replay":
             source = self._drawer(page, rank)
             may_play = self._unless(page, source.owed)
@@ -482,7 +482,7 @@ class Casting:
             key=self._key(page, rank),
             leads=rank == 0,
             acted=(lambda: (policy.version, policy.current)) if whole else None,
-            kept=policy.kept if plan.unrolled else None,
+            cached=policy.cached if plan.unrolled else None,
             pull=policy.pull if whole else lambda: None,
         )
         return [actor, worker]

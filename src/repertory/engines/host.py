@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from repertory.agents.agent import Agent
-from repertory.agents.networks import convolves
 from repertory.engines.casting import Casting
 from repertory.engines.offspring import end_offspring, lead_group
 from repertory.engines.plan import Plan
@@ -112,9 +111,9 @@ def _prepare(kit: Kit, member: Member) -> Agent:
     hush.set_level(kit.warnings)
     if kit.cores:
         os.sched_setaffinity(0, kit.cores)
-    large = convolves(plan.network, plan.spec.observation)
-    start_jax(kit.threads if large else 1)
-    if large:
+    strategy = plan.strategy(kit.threads)
+    start_jax(strategy.threads)
+    if strategy.slice_rows:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     wake_up_sharply()

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
+from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
-from repertory.agents.q_learning import QLearningOptions, make_q_learning
+from repertory.agents.q_learning import QLearningOptions
+from repertory.agents.registry import AgentKind
+from repertory.agents.strategy import Strategy, choose_strategy, device
 from repertory.experience.lanes import Lanes
 from repertory.experience.pacing import Pacing
 from repertory.experience.priorities import PriorityTree
@@ -37,6 +39,7 @@ class Plan:
     environment_options: Mapping[str, Any]
     evaluation_options: Mapping[str, Any]
     spec: EnvironmentSpec
+    agent: AgentKind
     options: QLearningOptions | ActorCriticOptions
     actors: int
     envs_per_actor: int
@@ -64,7 +67,7 @@ class Plan:
     @property
     def unrolled(self) -> bool:
         """Whether the agent learns from unrolls, not from a memory."""
-        return isinstance(self.options, ActorCriticOptions)
+        return self.agent.learns_from == "unrolls"
 
     @property
     def central(self) -> bool:
@@ -164,9 +167,11 @@ class Plan:
 
     def make_agent(self, threads: int | None = None) -> Agent:
         """The agent, as each process makes it for itself."""
-        if self.unrolled:
-            return make_actor_critic(self.critic, self.network, self.spec, threads or self.threads)
-        return make_q_learning(self.q, self.network, self.spec, threads or self.threads)
+        return self.agent.make(self.options, self.network, self.spec, threads or self.threads)
+
+    def strategy(self, threads: int | None = None) -> Strategy:
+        """How the network is computed; known before JAX is started."""
+        return choose_strategy(self.network, self.spec.observation, device(), threads or self.threads)
 
     def pacing(self, workers: int = 1) -> Pacing:
         """How much is learned from how much, by one of `workers` that share the steps."""
@@ -216,7 +221,7 @@ class Plan:
         return linear(options.importance_exponent, 1.0, options.importance_steps, env_steps)
 
     def entropy(self, env_steps: int) -> float:
-        """What a broad policy is worth after so many env steps."""
+        """The entropy coefficient after so many env steps."""
         options = self.critic
         if options.entropy_steps == 0:
             return options.entropy

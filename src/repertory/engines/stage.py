@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression, make_compression
-from repertory.agents.networks import convolves
 from repertory.engines.boards import BatchSlots, Board, GradientSlots, Requests
 from repertory.engines.collective import SharedCollective
 from repertory.engines.plan import ANSWERING, Plan
@@ -98,7 +97,7 @@ def cores_of(plan: Plan, crew: tuple[Member, ...], cores: Sequence[int]) -> Sequ
 def spare_cores(plan: Plan, cores: Sequence[int]) -> Sequence[int]:
     """Those beside the learner's own, if it has one and they are not all taken by those who play."""
     playing = [crew for crew in crews_of(plan, len(cores)) if crew[0].role in SHARING]
-    alone = plan.topology.has("memory") and not convolves(plan.network, plan.spec.observation)
+    alone = plan.topology.has("memory") and not plan.strategy().slice_rows
     return cores[:-1] if alone and len(playing) < len(cores) else ()
 
 
@@ -149,7 +148,7 @@ class Stage:
             lanes = Lanes.fields(plan.spec, plan.environments, plan.lane_length, plan.valued)
             fields |= _named("lanes", lanes)
         if plan.central:
-            requests = Requests.fields(plan.spec, plan.writers, plan.envs_per_group, agent.core)
+            requests = Requests.fields(plan.spec, plan.writers, plan.envs_per_group, agent.state_size)
             fields |= _named("requests", requests)
         if topology.has("adjuster"):
             fields |= _named("adjust", Adjuster.fields())
@@ -490,7 +489,7 @@ def _local(plan: Plan) -> bool:
 
 def _unroll_fields(plan: Plan, agent: Agent) -> dict[str, Field]:
     each = (plan.slots_per_writer, plan.critic.unroll, plan.envs_per_group)
-    return Unrolls.fields(plan.spec, plan.writers, *each, agent.core)
+    return Unrolls.fields(plan.spec, plan.writers, *each, agent.state_size)
 
 
 def _server_fields(plan: Plan, structure: Any, size: int) -> dict[str, Field]:

@@ -11,8 +11,8 @@ import psutil
 from repertory import topologies
 from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.agent import Agent
-from repertory.agents.networks import convolves
 from repertory.agents.q_learning import QLearningOptions
+from repertory.agents.registry import find
 from repertory.engines.plan import Plan
 from repertory.engines.stage import crews_of
 from repertory.environments import factory
@@ -27,8 +27,8 @@ from repertory.user_code import Given
 def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
     options, plan = draft(options)
-    large = _start(plan)
-    if large and options.engine == "inline":
+    start_jax(plan.strategy().threads)
+    if plan.strategy().slice_rows and options.engine == "inline":
         keep_freed_memory()
     return options, plan, plan.make_agent()
 
@@ -36,15 +36,8 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
 def recall(options: RunOptions, spec: EnvironmentSpec) -> Agent:
     """The agent of a run, only to act: its environment is neither looked for nor built."""
     plan = _plan(resolve(check(options)), spec, {})
-    _start(plan)
+    start_jax(plan.strategy().threads)
     return plan.make_agent()
-
-
-def _start(plan: Plan) -> bool:
-    """Start JAX as the network needs it; whether it is a large one."""
-    large = convolves(plan.network, plan.spec.observation)
-    start_jax(plan.threads if large else 1)
-    return large
 
 
 def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
@@ -71,6 +64,7 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         environment_options=environment_options(options),
         evaluation_options=scored,
         spec=spec,
+        agent=find(options.agent_name),
         options=_scaled(options),
         actors=options.actors,
         envs_per_actor=options.envs_per_actor,
