@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from commands import assert_same_state
 from companies import company, play, roles
+from pictures import Pictures
 from repertory.engines.rehearsal import Rehearsal
 from repertory.roles.crew import powers_of_two
 from test_crews import Staged
-from test_kept import Pictures
 
 
 class MaskedPictures(Pictures):
