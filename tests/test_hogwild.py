@@ -207,7 +207,7 @@ def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
                 one = Transitions(*[None if x is None else x[row : row + 1] for x in sample[:8]])
                 gradient = agent.gradient(start.weights, target, one, key)[0]
                 total = total + np.asarray(gradient) / (len(rows) if method == "replay" else 1)
-        after = agent.advance(start, agent.shorten(jnp.asarray(total)))
+        after = agent.optimizer_step(start, agent.clip(jnp.asarray(total)))
         change = np.abs(np.asarray(after.weights) - np.asarray(start.weights)).max()
         np.testing.assert_allclose(store.live().weights, after.weights, rtol=0, atol=1e-4 * change)
         taken.clear()

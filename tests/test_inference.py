@@ -22,8 +22,9 @@ from scipy.stats import chisquare
 import twins
 from repertory.agents.actor_critic import ActorCriticOptions, Model, make_actor_critic, rollout_loss
 from repertory.agents.agent import Agent
-from repertory.agents.light import ROWS
-from repertory.agents.networks import NetworkOptions, build_policy_network
+from repertory.agents.network_registry import build_policy_network
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.strategy import NUMPY_ROWS
 from repertory.engines.boards import Board, Requests
 from repertory.environments.factory import make
 from repertory.experience.unrolls import UnrollStorage, UnrollWriter
@@ -43,7 +44,7 @@ SPEC = EnvironmentSpec(ObservationSpec((3,), "float32", (Part("number", 3),)), A
 OPTIONS = ActorCriticOptions(discount=0.9, reduction="sum")
 TINY = NetworkOptions(kind="mlp", hidden=(5,))
 LSTM = replace(TINY, core=4)
-MANY = ROWS + 1
+MANY = NUMPY_ROWS + 1
 """More than NumPy answers by itself."""
 
 
@@ -350,7 +351,7 @@ class Reference:
 
     def __init__(self, agent: Agent, weights: NDArray[np.float32]) -> None:
         self.agent, self.weights = agent, jnp.asarray(weights)
-        self.core: Any = np.zeros((ENVIRONMENTS, agent.core), np.float32)
+        self.core: Any = np.zeros((ENVIRONMENTS, agent.state_size), np.float32)
         self.first = np.ones(ENVIRONMENTS, bool)
 
     def rows(self, observation: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
@@ -376,7 +377,7 @@ def test_states_are_carried_from_step_to_step_and_survive_a_new_server(local: bo
     """To 1e-5: batches of other sizes are added up in another order."""
     agent, rng, askers = agent_of(LSTM), np.random.default_rng(0), 3
     weights = weights_of(agent)
-    arrays, board = request_arrays(askers, agent.core), board_of(weights)
+    arrays, board = request_arrays(askers, agent.state_size), board_of(weights)
     policies: list[Any] = []
     for asker in range(askers):
         local_one = SamplingPolicy(agent, board, ENVIRONMENTS, Page(new_ledger()), seed=0, rank=asker, start=0)
@@ -384,10 +385,10 @@ def test_states_are_carried_from_step_to_step_and_survive_a_new_server(local: bo
         policies[-1].pull()
     references = [Reference(agent, weights) for _ in range(askers)]
     drawn = SampledActions(agent, np.random.default_rng(1))
-    server = server_of(requests_of(arrays), core=agent.core, answers=drawn, board=board)
+    server = server_of(requests_of(arrays), core=agent.state_size, answers=drawn, board=board)
     for tick in range(12):
         if tick in (4, 9):
-            server = server_of(requests_of(arrays), core=agent.core, answers=SampledActions(agent, rng), board=board)
+            server = server_of(requests_of(arrays), core=agent.state_size, answers=SampledActions(agent, rng), board=board)
         who = [0, 1] if tick % 3 else [0, 1, 2]
         wanted = []
         for asker in who:
@@ -415,7 +416,7 @@ def question_of(agent: Agent, count: int, seed: int = 0) -> Question:
     rng = np.random.default_rng(seed)
     observation = rng.normal(size=(count, 3)).astype(np.float32)
     return Question(
-        observation, legal_masks(rng, count), np.zeros((count, agent.core), np.float32), np.ones(count, bool)
+        observation, legal_masks(rng, count), np.zeros((count, agent.state_size), np.float32), np.ones(count, bool)
     )
 
 
@@ -425,7 +426,7 @@ def rows_of(agent: Agent, weights: NDArray[np.float32], asked: Question) -> NDAr
     return np.asarray(agent.respond(weights, *asked)[0])
 
 
-@pytest.mark.parametrize("count", [1, ROWS, MANY], ids=["one", "light", "jax"])
+@pytest.mark.parametrize("count", [1, NUMPY_ROWS, MANY], ids=["one", "numpy", "jax"])
 def test_actions_are_drawn_from_the_softmax(count: int) -> None:
     """The same observation again and again; a fixed seed, so the test's outcome never changes."""
     agent = agent_of(TINY)
@@ -466,17 +467,17 @@ def test_log_probabilities_of_huge_preferences_are_finite() -> None:
 @pytest.mark.parametrize("count", [1, 5])
 def test_what_numpy_answers_is_what_jax_answers(count: int) -> None:
     agent = agent_of(TINY)
-    assert agent.light is not None
+    assert agent.numpy_forward is not None
     asked, weights = question_of(agent, count)._replace(mask=None), weights_of(agent, scale=0.5)
     answers = []
-    for one in (agent, replace(agent, light=None)):
+    for one in (agent, replace(agent, numpy_forward=None)):
         drawn = SampledActions(one, np.random.default_rng(2))
         drawn.load(weights)
         answers.append([drawn.answer(asked) for _ in range(20)])
-    for light, heavy in zip(*answers, strict=True):
-        np.testing.assert_array_equal(light.action, heavy.action)
-        np.testing.assert_allclose(light.extras, heavy.extras, rtol=1e-5, atol=1e-5)
-        assert light.core.shape == heavy.core.shape == (count, 0)
+    for numpy, jitted in zip(*answers, strict=True):
+        np.testing.assert_array_equal(numpy.action, jitted.action)
+        np.testing.assert_allclose(numpy.extras, jitted.extras, rtol=1e-5, atol=1e-5)
+        assert numpy.core.shape == jitted.core.shape == (count, 0)
     assert len({tuple(answer.action.tolist()) for answer in answers[0]}) > 1
 
 
@@ -501,7 +502,9 @@ CARTPOLE = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)
 def losses() -> dict[str, Any]:
     """Of an unroll, with a correction that clips nothing, and without."""
     agent = agent_of(LSTM, CARTPOLE)
-    model = Model(build_policy_network(LSTM, CARTPOLE.observation, CARTPOLE.actions), CARTPOLE.actions, agent.core)
+    model = Model(
+        build_policy_network(LSTM, CARTPOLE.observation, CARTPOLE.actions), CARTPOLE.actions, agent.state_size
+    )
 
     def loss(options: ActorCriticOptions, weights: Any, batch: Any) -> Any:
         tree = agent.layout.unravel(weights)
@@ -520,8 +523,8 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
     rows, agent = 6, agent_of(LSTM, CARTPOLE)
     weights = weights_of(agent)
     board, page, index = board_of(weights), Page(new_ledger()), 1
-    unrolls = UnrollStorage(CARTPOLE, 2, allocated(UnrollStorage.fields(CARTPOLE, 2, 2, rows, ENVIRONMENTS, agent.core)))
-    arrays = request_arrays(2, agent.core, CARTPOLE)
+    unrolls = UnrollStorage(CARTPOLE, 2, allocated(UnrollStorage.fields(CARTPOLE, 2, 2, rows, ENVIRONMENTS, agent.state_size)))
+    arrays = request_arrays(2, agent.state_size, CARTPOLE)
     desk = requests_of(arrays)
     policy: Any = (
         SamplingPolicy(agent, board, ENVIRONMENTS, page, seed=0, rank=0, start=0)
@@ -550,13 +553,13 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         watch=Unwatched(),
     )
     actor.restart([1, 2, 3])
-    server = server_of(desk, core=agent.core, answers=SampledActions(agent, np.random.default_rng(1)), board=board)
+    server = server_of(desk, core=agent.state_size, answers=SampledActions(agent, np.random.default_rng(1)), board=board)
     seen: Counter[str] = Counter()
     for _ in range(300):
         actor.step()
         server.step()
         for slot in unrolls.ready():
-            batch = unrolls.gather(np.array([slot]), 0.9, 0.01, agent.core, 1)
+            batch = unrolls.gather(np.array([slot]), 0.9, 0.01, agent.state_size, 1)
             unrolls.free(np.array([slot]))
             played, corrected = (float(losses()[name](weights, lesson(batch))) for name in ("none", "vtrace"))
             np.testing.assert_allclose(corrected, played, rtol=1e-4)

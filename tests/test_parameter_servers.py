@@ -78,10 +78,10 @@ def test_synchronous_update_is_one_step_with_all_workers_gradients(
         gradients = []
         for samples in by_worker:
             batch = Transitions(*samples[update - 1].batch()[:8])
-            gradients.append(np.asarray(agent.shorten(agent.gradient(state.weights, state.target, batch, key)[0])))
+            gradients.append(np.asarray(agent.clip(agent.gradient(state.weights, state.target, batch, key)[0])))
         total = sum(gradients[1:], start=gradients[0])
         before = np.asarray(state.weights)
-        state = agent.advance(state, jnp.asarray(total / WORKERS if combine == "mean" else total))
+        state = agent.optimizer_step(state, jnp.asarray(total / WORKERS if combine == "mean" else total))
         step = np.abs(np.asarray(state.weights) - before).max()
         np.testing.assert_allclose(seen[update], state.weights, rtol=0, atol=1e-5 * update * step)
     assert max(seen) > rehearsal.plan.options.target_period, "the target moved on the way"
@@ -105,13 +105,13 @@ def test_asynchronous_server_applies_exactly_what_was_pushed_in_order(
             waiting = dict(notebook.pushed[applied:])
             assert sorted(waiting) == arrived.arrived(0).tolist(), "one gradient a worker is on its way"
             for rank in sorted(waiting):
-                state = agent.advance(state, jnp.asarray(waiting[rank]))
+                state = agent.optimizer_step(state, jnp.asarray(waiting[rank]))
             applied = len(notebook.pushed)
         for role in members[name]:
             role.step()
     members["server 0"][0].step()
     for _, gradient in sorted(notebook.pushed[applied:], key=lambda pair: pair[0]):
-        state = agent.advance(state, jnp.asarray(gradient))
+        state = agent.optimizer_step(state, jnp.asarray(gradient))
     assert rehearsal.stage.weights()[0] == len(notebook.pushed) == int(state.updates) >= 50
     np.testing.assert_allclose(weights_of(rehearsal), state.weights, rtol=1e-4, atol=1e-5)
     rehearsal.close()

@@ -14,7 +14,8 @@ from commands import rows
 from companies import company, play, roles, small_plan, weights_of
 from repertory import api
 from repertory.agents.agent import Learned, LearnerState, Transitions
-from repertory.agents.q_learning import learn_in_scan
+from repertory.agents.learning import make_learn
+from repertory.agents.strategy import Strategy
 from repertory.engines.inline import InlineEngine
 from repertory.roles.rank import Rank
 from repertory.topologies import TOPOLOGIES
@@ -95,7 +96,7 @@ def test_updates_take_the_learning_rate_that_they_are_given() -> None:
             rate = share * plan.options.learning_rate
             step = np.asarray(agent.apply(agent.init(0), gradient, rate).weights) - start
             np.testing.assert_allclose(step, share * whole, rtol=1e-3, atol=1e-6)
-            change, _, finite = agent.change(agent.init(0), agent.shorten(gradient), rate)
+            change, _, finite = agent.change(agent.init(0), agent.clip(gradient), rate)
             assert finite
             np.testing.assert_allclose(change, step, rtol=1e-3, atol=1e-6)
 
@@ -106,13 +107,13 @@ def test_another_learning_rate_compiles_nothing_anew() -> None:
     def gradient(weights: jax.Array, _target: Any, batch: Transitions, _key: Any) -> tuple[jax.Array, Learned]:
         traced.append(weights.shape)
         told = jnp.mean(jnp.asarray(batch.reward))
-        return jnp.ones_like(weights), Learned(told, jnp.asarray(batch.reward), told, told, told)
+        return jnp.ones_like(weights), Learned(told, jnp.asarray(batch.reward), told, told)
 
     def apply(state: LearnerState, vector: jax.Array, rate: Any) -> LearnerState:
         return state._replace(weights=state.weights - rate * vector)
 
     plan = small_plan("single", actors=1)
-    learn, state = learn_in_scan(gradient, apply, 1.0), plan.make_agent().init(0)
+    learn, state = make_learn(Strategy(), gradient, apply, 1.0), plan.make_agent().init(0)
     start = np.array(state.weights)
     nothing = np.zeros((2, 3), np.float32)
     batch = Transitions(nothing, nothing, nothing, nothing, nothing, nothing, None, nothing)

@@ -102,8 +102,9 @@ def test_evaluator_counts_what_has_ended_and_cuts_the_rest_when_time_is_up() -> 
     environments, progress = Forever(), []
 
     class Still:
-        respond = light = None
-        core = 0
+        respond = None
+        state_size = 0
+        by_numpy = staticmethod(lambda _count: False)
 
         @staticmethod
         def act(*asked: Any) -> np.ndarray:

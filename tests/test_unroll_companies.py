@@ -38,7 +38,7 @@ COMPANIES: dict[str, tuple[str, Wishes]] = {
     "impala-lstm": ("impala", LSTM),
     "impala-2-learners": ("impala", {"company": {"learners": 2}}),
     "impala-2-learners-lstm": ("impala", {"company": {"learners": 2}, **LSTM}),
-    "impala-own-lstm": ("impala", {"network": {"module": "test_actor_critic:build", "core": 4}}),
+    "impala-own-lstm": ("impala", {"network": {"module": "pictures:build", "core": 4}}),
     "seed_rl": ("seed_rl", {}),
     "seed_rl-lstm": ("seed_rl", LSTM),
     "seed_rl-patient": ("seed_rl", {"company": {"inference_least": 2}}),
@@ -333,7 +333,7 @@ def test_worker_takes_its_gradient_at_the_weights_that_acted(extra: Wishes) -> N
                 taken.clear()
                 acted = began[index]
                 gradient, _ = agent.gradient(acted, before.target, Rollout(*batch[:10]), key)
-                after = agent.advance(before, agent.shorten(gradient))
+                after = agent.optimizer_step(before, agent.clip(gradient))
                 change = np.abs(np.asarray(after.weights) - np.asarray(before.weights)).max()
                 assert change > 0
                 np.testing.assert_allclose(store.live().weights, after.weights, rtol=0, atol=1e-4 * change)

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from actor_groups import Staged
 from commands import assert_same_state
 from companies import company, play, roles
+from pictures import Pictures
 from repertory.engines.rehearsal import Rehearsal
-from repertory.roles.actor_group import powers_of_two
-from test_kept import Pictures
+from repertory.roles.crew import powers_of_two
+from test_crews import Staged
 
 
 class MaskedPictures(Pictures):

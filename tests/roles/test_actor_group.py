@@ -52,8 +52,8 @@ def test_a_step_keeps_the_version_and_the_values_with_which_its_action_was_chose
             goal = 50 * version
             found.play(lambda goal=goal: found.env_steps >= goal)  # type: ignore[misc]
         lanes, agent = found.stage.lanes, found.stage.agent
-        assert agent.light is not None
-        values = {version: agent.light(each) for version, each in weights.items()}
+        assert agent.numpy_forward is not None
+        values = {version: agent.numpy_forward(each) for version, each in weights.items()}
         mixed = set()
         for lane in range(lanes.count):
             for slot in np.flatnonzero((lanes.flags[lane, : lanes.head[lane]] & FINAL) == 0):

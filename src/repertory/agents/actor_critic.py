@@ -3,15 +3,14 @@
 Mnih et al. 2016 (A3C), Babaeizadeh et al. 2017 (GA3C: lag, and a floor under the probabilities), Espeholt et al. 2018
 (IMPALA: V-trace), Schulman et al. 2017 and Petrenko et al. 2020 (PPO's clip, and both together: APPO).
 
-Everything that a step is worth follows from one backward pass over the rows of an unroll. On-policy returns are
-V-trace with all ratios 1; a row without a step has ratio 0, so nothing flows through it, and the row before it
-bootstraps from its value.
+Targets and advantages follow from one backward pass over the rows of an unroll. On-policy returns are V-trace with all
+ratios 1; a row without a step has ratio 0, so nothing flows through it, and the row before it bootstraps from its
+value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -24,18 +23,25 @@ import numpy as np
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Rollout
-from repertory.agents.kept import keep_passes
-from repertory.agents.light import make_light
-from repertory.agents.networks import (
-    CONVOLUTIONS,
-    NetworkOptions,
-    Recurrent,
-    build_policy_network,
-    choose_kind,
-    convolves,
+from repertory.agents.cached_forward import make_cached_forward
+from repertory.agents.learning import (
+    Apply,
+    Gradient,
+    Update,
+    finish_update,
+    fresh_state,
+    legal,
+    make_gradient,
+    make_update,
+    map_on_threads,
+    slice_edges,
+    stack,
 )
-from repertory.agents.optimizing import OptimizerName, make_advance, make_change, make_optimizer, shorten_gradient
-from repertory.agents.q_learning import SLICE, fresh_state, legal, measure_layout
+from repertory.agents.network_registry import build_policy_network, measure_layout
+from repertory.agents.networks import NetworkOptions, Recurrent
+from repertory.agents.numpy_forward import make_numpy_forward
+from repertory.agents.optimizing import OptimizerName, make_optimization
+from repertory.agents.strategy import Strategy, choose_strategy, device
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.limits import NonNegative, Positive, Share
@@ -113,72 +119,67 @@ def make_actor_critic(
     threads: int = 1,
 ) -> Agent:
     """The agent that the options describe; `threads` share a convolutional batch."""
+    strategy = choose_strategy(network, spec.observation, device(), threads)
     module = build_policy_network(network, spec.observation, spec.actions)
     layout = measure_layout(module, spec.observation, spec.actions + 1, network)
     model = Model(module, spec.actions, 2 * network.core)
+    loss = partial(rollout_loss, options, model)
 
     def respond(
-        weights: Any, observation: Array, mask: Array | None, core: Array, first: Array
+        weights: Any, observation: Array, mask: Array | None, state: Array, first: Array
     ) -> tuple[jax.Array, jax.Array]:
         tree = weights if isinstance(weights, dict) else layout.unravel(weights)
-        return model.respond(tree, observation, mask, core, first)
+        return model.respond(tree, observation, mask, state, first)
 
     def preferences(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
         count = observation.shape[0]
-        rows, _ = respond(weights, observation, mask, jnp.zeros((count, 2 * network.core)), jnp.ones(count, bool))
+        rows, _ = respond(weights, observation, mask, jnp.zeros((count, model.state_size)), jnp.ones(count, bool))
         return rows[:, :-1]
 
     def act(weights: jax.Array, observation: Array, mask: Array | None, key: Any) -> jax.Array:
         return jnp.argmax(preferences(weights, observation, mask, key), axis=-1)
 
-    loss = partial(rollout_loss, options, model)
+    def whole(tree: Any, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
+        return loss(tree, model.features(tree, batch.observation), batch)
 
-    def gradient(weights: jax.Array, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
-        def whole(tree: Any) -> tuple[jax.Array, Told]:
-            return loss(tree, model.features(tree, batch.observation), batch)
-
-        (total, told), tree = jax.value_and_grad(whole, has_aux=True)(layout.unravel(weights))
-        vector = layout.ravel(tree)
-        return vector, Learned(total, jnp.zeros(()), jnp.linalg.norm(vector), *told)
-
-    optimizer = make_optimizer(options.optimizer, 1.0, options.optimizer_epsilon)
-    shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
-    change = make_change(optimizer, options.learning_rate)
-    advance = make_advance(change, lambda target, _weights, _updates: target, options.learning_rate)
-
-    def apply(state: LearnerState, vector: jax.Array, rate: Rate = options.learning_rate) -> LearnerState:
-        return advance(state, shorten(vector), rate)
-
-    if convolves(network, spec.observation):
-        differentiate = gradient_in_slices(model, layout, loss, threads)
-        improve = update_in_parts(differentiate, apply)
+    optimization = make_optimization(
+        options.optimizer,
+        options.optimizer_epsilon,
+        options.learning_rate,
+        options.max_gradient_norm,
+        lambda target, _weights, _updates: target,
+    )
+    if strategy.slice_rows:
+        gradient = gradient_in_slices(model, layout, loss, strategy)
+        update = update_in_parts(gradient, optimization.apply)
     else:
-        differentiate, improve = jax.jit(gradient), update_at_once(gradient, apply)
-    plain = network.core == 0 and not network.separate and not network.module
-    kind = choose_kind(network, spec.observation) if plain else None
-    parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimizer}
+        gradient = make_gradient(layout, whole)
+        update = jax.jit(make_update(gradient, optimization.apply), donate_argnums=0)
+        gradient = jax.jit(gradient)
+    parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimization.optimizer}
     start = jax.jit(partial(fresh_state, **parts, with_target=False))
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
         values=jax.jit(preferences),
-        gradient=differentiate,
-        shorten=jax.jit(shorten),
-        change=jax.jit(change),
-        advance=jax.jit(advance),
-        apply=jax.jit(apply, donate_argnums=0),
-        learn=partial(learn_from_rollout, options, improve),
+        gradient=gradient,
+        learn=partial(learn_from_rollout, options, update),
         layout=layout,
-        noisy=False,
-        light=make_light(layout, spec.observation, len(network.hidden), dueling=False) if kind == "mlp" else None,
+        strategy=strategy,
+        numpy_forward=make_numpy_forward(layout, spec.observation, len(network.hidden), dueling=False)
+        if strategy.numpy_rows
+        else None,
         respond=jax.jit(respond),
         layers=jax.jit(layout.unravel),
-        keeping=keep_passes(model.flat_features, model.answers, layout, loss, spec.observation)
-        if kind in CONVOLUTIONS
+        cached_forward=make_cached_forward(
+            model.flat_features, model.answers, layout, loss, spec.observation, strategy.cached_rows
+        )
+        if strategy.cached_rows
         else None,
-        core=2 * network.core,
+        state_size=model.state_size,
         updates_per_call=options.updates_per_batch,
         max_gradient_norm=options.max_gradient_norm,
+        **optimization.compiled(),
     )
 
 
@@ -188,38 +189,39 @@ class Model:
 
     module: nn.Module
     actions: int
-    core: int
+    state_size: int
+    """Numbers of the recurrent state; 0 = none."""
 
     def features(self, tree: Any, observation: Array) -> jax.Array:
-        """`[rows, unrolls, ...]` observations, or any leading axes; without a core these are the outputs already."""
+        """`[rows, unrolls, ...]` observations, or any two leading axes; without recurrent state, the outputs."""
         lead = observation.shape[:2]
         flat = observation.reshape(-1, *observation.shape[2:])
         return self.flat_features(tree, flat).reshape(*lead, -1)
 
     def flat_features(self, tree: Any, observation: Array) -> jax.Array:
         """The same for a list of observations."""
-        method = Recurrent.features if self.core else None
+        method = Recurrent.features if self.state_size else None
         found: Any = self.module.apply({"params": tree}, observation, method=method)
         return found
 
-    def through_time(self, tree: Any, features: jax.Array, core: Array, first: Array) -> tuple[jax.Array, jax.Array]:
+    def through_time(self, tree: Any, features: jax.Array, state: Array, first: Array) -> tuple[jax.Array, jax.Array]:
         """The last state, and outputs `[rows, unrolls, actions + 1]`."""
-        if not self.core:
-            return jnp.asarray(core), features
+        if not self.state_size:
+            return jnp.asarray(state), features
 
         def turn(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             found: Any = self.module.apply({"params": tree}, state, *now, method=Recurrent.turn)
             return found
 
-        return jax.lax.scan(turn, jnp.asarray(core), (features, jnp.asarray(first)))
+        return jax.lax.scan(turn, jnp.asarray(state), (features, jnp.asarray(first)))
 
     def respond(
-        self, tree: Any, observation: Array, mask: Array | None, core: Array, first: Array
+        self, tree: Any, observation: Array, mask: Array | None, state: Array, first: Array
     ) -> tuple[jax.Array, jax.Array]:
         """One row for each observation, illegal actions never preferred, and the next states."""
         features = self.flat_features(tree, observation)[None]
-        core, (rows,) = self.through_time(tree, features, core, jnp.asarray(first)[None])
-        return self.answers(rows, mask), core
+        state, (rows,) = self.through_time(tree, features, state, jnp.asarray(first)[None])
+        return self.answers(rows, mask), state
 
     @staticmethod
     def answers(rows: jax.Array, mask: Array | None) -> jax.Array:
@@ -227,15 +229,11 @@ class Model:
         return jnp.concatenate([legal(rows[:, :-1], mask), rows[:, -1:]], axis=-1)
 
 
-Told = tuple[jax.Array, jax.Array]
-"""The policy's mean entropy and the mean absolute value, over the steps of a batch."""
-
-
 def rollout_loss(
     options: ActorCriticOptions, model: Model, tree: Any, features: jax.Array, batch: Rollout
-) -> tuple[jax.Array, Told]:
-    """The loss of a batch of unrolls, and what there is to tell of it."""
-    _, outputs = model.through_time(tree, features, batch.core, batch.first)
+) -> tuple[jax.Array, Learned]:
+    """The loss of a batch of unrolls."""
+    _, outputs = model.through_time(tree, features, batch.recurrent_state, batch.first)
     values, preferences = outputs[..., -1], legal(outputs[..., :-1], batch.mask)[:-1]
     log_all = jax.nn.log_softmax(preferences)
     chances = jnp.exp(log_all)
@@ -246,7 +244,7 @@ def rollout_loss(
     weight = jnp.asarray(batch.weight)
     ratio = jnp.exp(log_prob - batch.log_prob[:-1])
     chex.assert_equal_shape([ratio, log_prob, values[:-1], weight[:-1]])
-    returns, advantage = jax.lax.stop_gradient(worth(options, values, ratio, batch))
+    returns, advantage = jax.lax.stop_gradient(targets_and_advantages(options, values, ratio, batch))
     weight = weight[:-1]
     share = 1.0 / jnp.maximum(1.0, jnp.sum(weight))
     if options.normalize_advantage:
@@ -259,14 +257,15 @@ def rollout_loss(
     entropy = -jnp.sum(chances * jnp.where(chances > 0, log_all, 0.0), axis=-1)
     each = policy + options.value_weight * rlax.l2_loss(values[:-1] - returns) - batch.entropy * entropy
     total = jnp.sum(each * weight)
-    told = (jnp.sum(entropy * weight) * share, jnp.sum(jnp.abs(values[:-1]) * weight) * share)
-    return total * share if options.reduction == "mean" else total, told
+    total = total * share if options.reduction == "mean" else total
+    mean_entropy, mean_value = (jnp.sum(x * weight) * share for x in (entropy, jnp.abs(values[:-1])))
+    return total, Learned(total, jnp.zeros(()), mean_entropy, mean_value)
 
 
-def worth(
+def targets_and_advantages(
     options: ActorCriticOptions, values: jax.Array, ratio: jax.Array, batch: Rollout
 ) -> tuple[jax.Array, jax.Array]:
-    """What each row's value should have been, and how much better its action was: `[rows - 1, unrolls]` each."""
+    """Targets of the values, and advantages of the actions taken: `[rows - 1, unrolls]` each."""
     weight, reward, discount = (jnp.asarray(x)[:-1] for x in (batch.weight, batch.reward, batch.discount))
     before, after = values[:-1], values[1:]
     if options.correction == "gae":
@@ -295,17 +294,13 @@ def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array
     return (x - mean) / jnp.sqrt(variance + 1e-8)
 
 
-Improve = Callable[[LearnerState, Rollout, Rate], tuple[LearnerState, Learned]]
-Differentiate = Callable[[Any, Any, Rollout, Any], tuple[jax.Array, Learned]]
-
-
 def learn_from_rollout(
-    options: ActorCriticOptions, improve: Improve, state: LearnerState, batch: Rollout, rate: Rate | None = None
+    options: ActorCriticOptions, update: Update, state: LearnerState, batch: Rollout, rate: Rate | None = None
 ) -> tuple[LearnerState, Learned]:
-    """All updates that a batch is worth: every epoch goes through its unrolls in another order."""
+    """All updates of a batch: every epoch goes through its unrolls in another order."""
     rate = options.learning_rate if rate is None else rate
     if options.updates_per_batch == 1:
-        return improve(state, batch, rate)
+        return update(state, batch, rate)
     unrolls, parts = batch.action.shape[1], options.minibatches
     chance = np.random.default_rng(np.random.SeedSequence([int(state.updates), unrolls]))
     found = []
@@ -313,46 +308,33 @@ def learn_from_rollout(
         order = chance.permutation(unrolls) if parts > 1 else np.arange(unrolls)
         for part in range(parts):
             some = order[part * unrolls // parts : (part + 1) * unrolls // parts]
-            state, learned = improve(state, some_unrolls(batch, some) if parts > 1 else batch, rate)
+            state, learned = update(state, some_unrolls(batch, some) if parts > 1 else batch, rate)
             found.append(learned)
-    return state, jax.tree_util.tree_map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *found)
+    return state, stack(found)
 
 
 def some_unrolls(batch: Rollout, which: np.ndarray[Any, Any]) -> Rollout:
     """A part of a batch."""
-    rows = {name: x[:, which] for name, x in batch._asdict().items() if np.ndim(x) > 1 and name != "core"}
-    return batch._replace(**rows, core=batch.core[which])
+    rows = {name: x[:, which] for name, x in batch._asdict().items() if np.ndim(x) > 1 and name != "recurrent_state"}
+    return batch._replace(**rows, recurrent_state=batch.recurrent_state[which])
 
 
-def update_at_once(gradient: Any, apply: Any) -> Improve:
-    """One compiled call for an update."""
-
-    @partial(jax.jit, donate_argnums=0)
-    def update(state: LearnerState, batch: Rollout, rate: Rate) -> tuple[LearnerState, Learned]:
-        vector, learned = gradient(state.weights, state.target, batch, state.key)
-        return apply(state, vector, rate), learned
-
-    return update
-
-
-def update_in_parts(gradient: Differentiate, apply: Any) -> Improve:
+def update_in_parts(gradient: Gradient, apply: Apply) -> Update:
     """The gradient by itself, then the step."""
-    step = jax.jit(apply, donate_argnums=0)
+    step = jax.jit(partial(finish_update, apply), donate_argnums=0)
 
     def update(state: LearnerState, batch: Rollout, rate: Rate) -> tuple[LearnerState, Learned]:
-        vector, learned = gradient(state.weights, state.target, batch, state.key)
-        return step(state, vector, rate), learned
+        return step(state, *gradient(state.weights, state.target, batch, state.key), rate)
 
     return update
 
 
-def gradient_in_slices(model: Model, layout: Layout, loss: Any, threads: int) -> Differentiate:
+def gradient_in_slices(model: Model, layout: Layout, loss: Callable[..., Any], strategy: Strategy) -> Gradient:
     """For convolutions: forward and backward in slices of observations, side by side on several threads.
 
     Only the features are cut; what goes through time is computed for all of them in between. Each slice's forward pass
     keeps what its backward pass needs, so nothing is computed twice. Not to be called inside a compiled function.
     """
-    pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
 
     @jax.jit
     def forward(tree: Any, observation: Array) -> tuple[jax.Array, Any]:
@@ -370,27 +352,18 @@ def gradient_in_slices(model: Model, layout: Layout, loss: Any, threads: int) ->
         return layout.ravel(pull(wanted)[0])
 
     @jax.jit
-    def finish(parts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        vector = sum(parts[1:], parts[0])
-        return vector, jnp.linalg.norm(vector)
+    def added(parts: list[jax.Array]) -> jax.Array:
+        return sum(parts[1:], parts[0])
 
-    unravel = jax.jit(layout.unravel)
-
-    def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        def one(*args: Any) -> Any:
-            return jax.block_until_ready(work(*args))
-
-        return list(pool.map(one, *arguments) if pool is not None else map(one, *arguments))
+    unravel, each = jax.jit(layout.unravel), map_on_threads(strategy.threads)
 
     def gradient(weights: jax.Array, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
         tree = unravel(weights)
         flat = batch.observation.reshape(-1, *batch.observation.shape[2:])
-        count = -(-len(flat) // SLICE)
-        pieces = [flat[len(flat) * i // count : len(flat) * (i + 1) // count] for i in range(count)]
+        pieces = [flat[low:high] for low, high in slice_edges(len(flat), strategy.slice_rows)]
         seen = each(partial(forward, tree), pieces)
         small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
-        (total, told), own, wanted = between(tree, [features for features, _ in seen], small)
-        vector, norm = finish([own, *each(backward, [pull for _, pull in seen], wanted)])
-        return vector, Learned(total, jnp.zeros(()), norm, *told)
+        (_, learned), own, wanted = between(tree, [features for features, _ in seen], small)
+        return added([own, *each(backward, [pull for _, pull in seen], wanted)]), learned
 
     return gradient

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.agents.light import LightValues
+from repertory.agents.numpy_forward import NumpyForward
+from repertory.agents.strategy import Strategy
 from repertory.agents.vector import Layout
 
 Array: TypeAlias = jax.Array | NDArray[Any]
@@ -52,10 +53,10 @@ class Rollout(NamedTuple):
     weight: NDArray[np.float32]
     first: NDArray[np.bool_]
     mask: NDArray[np.bool_] | None
-    core: NDArray[np.float32]
-    """`[unrolls, state]`: of the recurrent core before the first row."""
+    recurrent_state: NDArray[np.float32]
+    """`[unrolls, state]`: before the first row."""
     entropy: NDArray[np.float32]
-    """How much a broad policy is worth at this time."""
+    """The entropy coefficient at this time."""
 
 
 class LearnerState(NamedTuple):
@@ -70,22 +71,22 @@ class LearnerState(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What one update has to tell: its loss, a priority for each sample; of a policy how broad it is.
-
-    Several updates of one call have a leading axis.
-    """
+    """What one update reports. Several updates of one call have a leading axis."""
 
     loss: jax.Array
     priority: jax.Array
-    gradient_norm: jax.Array
-    """Length of the gradient before it is clipped."""
+    """For each sample of a batch of transitions; of a rollout 0."""
     entropy: jax.Array
+    """The policy's mean entropy; of agents without a policy 0."""
     value: jax.Array
     """Mean absolute value estimate of the batch: Q of the actions taken, or V."""
+    gradient_norm: jax.Array | None = None
+    """Norm of the gradient before it is clipped. `learn` gives it; `gradient` does not, since those who call it add
+    gradients up first."""
 
 
-class Keeping(NamedTuple):
-    """Forward passes that are kept while acting, and gradients made from them: see `kept.py`."""
+class CachedForward(NamedTuple):
+    """Forward passes whose activations are cached while acting, and gradients from them: see `cached_forward.py`."""
 
     observe: Callable[..., tuple[jax.Array, Any]]
     """Layers, observations and masks give answers as `respond` does, and the pass."""
@@ -95,43 +96,53 @@ class Keeping(NamedTuple):
 
 @dataclass(frozen=True)
 class Agent:
-    """Pure functions; `layout` says how the weight vector is cut into layers.
+    """Pure functions; `layout` says how the weight vector is cut into layers, `strategy` how they are computed.
 
-    `apply` is `shorten` and then `advance`. Both parts stand alone for those who share the work: `shorten` needs the
-    whole gradient, `advance` works on any slice of the vectors.
+    `apply` is `clip` and then `optimizer_step`. Both parts stand alone for those who share the work: `clip` needs the
+    whole gradient, `optimizer_step` works on any slice of the vectors.
 
-    `change` is what `advance` adds to the weights, for those who add it themselves. `change`, `advance`, `apply` and
-    `learn` take the learning rate as their last argument; without it, it is that of the start.
+    `change` is what `optimizer_step` adds to the weights, for those who add it themselves. `change`, `optimizer_step`,
+    `apply` and `learn` take the learning rate as their last argument; without it, it is that of the start.
     """
 
     init: Callable[[int], LearnerState]
     act: Callable[..., jax.Array]
     values: Callable[..., jax.Array]
     gradient: Callable[..., tuple[jax.Array, Learned]]
-    shorten: Callable[[jax.Array], jax.Array]
+    clip: Callable[[jax.Array], jax.Array]
     change: Callable[..., tuple[jax.Array, Any, jax.Array]]
-    advance: Callable[..., LearnerState]
+    optimizer_step: Callable[..., LearnerState]
     apply: Callable[..., LearnerState]
     learn: Callable[..., tuple[LearnerState, Learned]]
     layout: Layout
-    noisy: bool
-    light: Callable[[NDArray[np.float32]], LightValues] | None = None
-    """Values by NumPy, where the network allows it: see `light.py`."""
+    strategy: Strategy
+    noisy: bool = False
+    numpy_forward: Callable[[NDArray[np.float32]], NumpyForward] | None = None
+    """From weights to a forward pass by NumPy, where the strategy has one: see `numpy_forward.py`."""
     respond: Callable[..., tuple[jax.Array, jax.Array]] | None = None
-    """Actor-critic agents: weights, observations, masks, states and first steps give a row of preferences and a value
-    for each, and the next states. Actions are drawn from the preferences."""
+    """Actor-critic agents: weights, observations, masks, recurrent states and first steps give a row of preferences and
+    a value for each, and the next states. Actions are sampled from the preferences."""
     layers: Callable[[jax.Array], Any] | None = None
     """The same weights, cut into layers: `respond` takes those as well, and need not cut them again."""
-    keeping: Keeping | None = None
-    """For those who learn with the weights that acted, where keeping forward passes pays."""
-    core: int = 0
+    cached_forward: CachedForward | None = None
+    """For those who learn with the weights that acted, where the strategy has it."""
+    state_size: int = 0
     """Numbers of the recurrent state of each environment."""
     updates_per_call: int = 1
     """Updates that `learn` makes of a rollout."""
     target_period: int = 0
     """Updates for which the target network stays as it is; 0 = it moves with each, or there is none."""
     max_gradient_norm: float = 0.0
-    """Longer gradients are clipped by `shorten`; 0 = none."""
+    """Longer gradients are clipped by `clip`; 0 = none."""
+
+    @property
+    def prefetch_target(self) -> bool:
+        """Whether the target stays for a while, and another thread can ask it by NumPy."""
+        return self.strategy.prefetch_target and self.target_period > 0
+
+    def by_numpy(self, count: int) -> bool:
+        """Whether NumPy answers a batch of so many observations."""
+        return self.numpy_forward is not None and count <= self.strategy.numpy_rows
 
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
         """One compiled call from several encoded gradients and a learning rate to the next state.
@@ -143,7 +154,7 @@ class Agent:
             total = jnp.sum(jnp.stack([decode(payload) for payload in payloads]), axis=0)
             total = total / len(payloads) if mean else total
             if not whole:
-                return self.advance(state, total, rate), jnp.zeros(())
+                return self.optimizer_step(state, total, rate), jnp.zeros(())
             return self.apply(state, total, rate), jnp.linalg.norm(total)
 
         return jax.jit(update, donate_argnums=0)

@@ -1,36 +1,28 @@
 """Flax modules from observations to a row of outputs; imports JAX, Flax and `specs`.
 
-What the outputs mean (values, dueling streams, atoms) is the agent's affair: a module only has to return
+The agent decides what the outputs mean (values, dueling streams, atoms): a module only has to return
 `[batch, outputs]`, which is also all that is asked of a user's own module.
 """
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from repertory.errors import UserError
 from repertory.limits import NonNegative
 from repertory.specs import ObservationSpec, Part
-from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
 
 Initializer = jax.nn.initializers.Initializer
 LECUN = nn.initializers.lecun_normal()
-POLICY_GAIN = 0.01
-"""So small that a policy begins as chance does."""
-KEPT = "repertory: kept for the backward pass"
-"""Name of what is costly to compute and cheap to keep: the layers' outputs before they are cut off at 0."""
-Kind = Literal["auto", "mlp", "nature", "first", "small"]
+CACHED = "repertory: cached for the backward pass"
+"""Name of what is costly to compute and cheap to cache: the layers' outputs before their ReLU."""
 CONVOLUTIONS: Mapping[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
     "first": (((16, 8, 4), (32, 4, 2)), 256),
@@ -42,7 +34,7 @@ CONVOLUTIONS: Mapping[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
 class NetworkOptions:
     """Which network reads the observations."""
 
-    kind: Kind = "auto"
+    kind: str = "auto"
     """`mlp`, `nature` (Mnih et al. 2015), `first` (of 2013, smaller), `small` (10×10 MinAtar planes); `auto`: by the
     observation."""
     hidden: tuple[int, ...] = (120, 84)
@@ -132,7 +124,7 @@ class Network(nn.Module):
     """Encoder, trunk and head. `streams` > 1 splits the last hidden layer (dueling), outputs concatenated."""
 
     observation: ObservationSpec
-    kind: Kind
+    kind: str
     hidden: tuple[int, ...]
     streams: tuple[int, ...]
     noisy: bool
@@ -148,7 +140,7 @@ class Network(nn.Module):
         for width in self.streams:
             y = x
             for hidden in last:
-                y = nn.relu(checkpoint_name(dense(hidden)(y), KEPT))
+                y = nn.relu(checkpoint_name(dense(hidden)(y), CACHED))
             outputs.append(head(width)(y))
         return jnp.concatenate(outputs, axis=-1)
 
@@ -156,7 +148,7 @@ class Network(nn.Module):
         if self.kind in CONVOLUTIONS:
             layers, hidden = CONVOLUTIONS[self.kind]
             for features, size, stride in layers:
-                x = nn.relu(checkpoint_name(WholeConv(features, size, stride, self.kernel_init)(x), KEPT))
+                x = nn.relu(checkpoint_name(WholeConv(features, size, stride, self.kernel_init)(x), CACHED))
             return x.reshape(x.shape[0], -1), (hidden,)
         if self.kind == "small":
             x = nn.relu(PatchConv(16, kernel_init=self.kernel_init)(x))
@@ -191,60 +183,6 @@ def _encode_part(x: jax.Array, part: Part) -> jax.Array:
     return x / 255.0 if part.kind == "pixel" else x
 
 
-def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> Kind:
-    """The network that `auto` stands for."""
-    if options.kind != "auto":
-        if options.kind in (*CONVOLUTIONS, "small") and not spec.is_image:
-            raise UserError(
-                f"network.kind {options.kind!r} reads images, but the observation has shape {spec.seen_shape}; "
-                "use --network.kind mlp"
-            )
-        return options.kind
-    if not spec.is_image:
-        return "mlp"
-    height_width = spec.seen_shape[1:] if spec.planes_first else spec.seen_shape[:2]
-    return "nature" if min(height_width) >= 36 else "small" if min(height_width) >= 3 else "mlp"
-
-
-def convolves(options: NetworkOptions, spec: ObservationSpec) -> bool:
-    """Whether the network has, or may have, real convolutions."""
-    return options.module is not None or choose_kind(options, spec) in CONVOLUTIONS
-
-
-def first_weights(options: NetworkOptions, gains: Sequence[float] = (1.0,)) -> tuple[Initializer, Initializer]:
-    """Of hidden layers, and of a head whose outputs have these gains each: small ones begin near 0.
-
-    Orthogonal matrices, which others take for this, learned no sooner, and have to be factorised first.
-    """
-    if options.start != "he":
-        return LECUN, LECUN
-
-    def head(key: Any, shape: Any, *rest: Any, **more: Any) -> jax.Array:
-        return LECUN(key, shape, *rest, **more) * jnp.asarray(gains)
-
-    return nn.initializers.he_normal(), head
-
-
-def build_network(
-    options: NetworkOptions,
-    spec: ObservationSpec,
-    streams: tuple[int, ...],
-    noisy: bool,
-    gains: Sequence[float] = (1.0,),
-) -> nn.Module:
-    """The network that the options ask for, with `sum(streams)` outputs."""
-    if options.module is None:
-        kind, hidden = choose_kind(options, spec), tuple(options.hidden)
-        return Network(spec, kind, hidden, streams, noisy, *first_weights(options, gains))
-    if noisy or options.start == "he":
-        wish = "--agent.noisy" if noisy else "--network.start he"
-        raise UserError(
-            f"{wish} changes the layers of a built-in network and cannot reach into {options.module!r}; "
-            "drop one of the two"
-        )
-    return _EncodedModule(spec, _load_builder(options.module)(sum(streams)))
-
-
 class Separate(nn.Module):
     """Policy and value from two networks, outputs concatenated."""
 
@@ -275,9 +213,9 @@ class Recurrent(nn.Module):
         """What does not depend on time."""
         return nn.relu(self.inner(observation))
 
-    def turn(self, core: jax.Array, features: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def turn(self, state: jax.Array, features: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
         """One step in time, from state to state; an episode's first step begins with an empty one."""
-        memory, hidden = jnp.split(jnp.where(first[:, None], 0.0, core), 2, axis=-1)
+        memory, hidden = jnp.split(jnp.where(first[:, None], 0.0, state), 2, axis=-1)
         (memory, hidden), seen = self.cell((memory, hidden), features)
         return jnp.concatenate([memory, hidden], axis=-1), self.head(seen)
 
@@ -286,21 +224,7 @@ class Recurrent(nn.Module):
         return self.turn(empty, self.features(observation), jnp.ones(observation.shape[0], bool))[1]
 
 
-def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions: int) -> nn.Module:
-    """A row of action preferences and a value, `[batch, actions + 1]`."""
-    if options.start == "auto" and options.module is None and choose_kind(options, spec) in CONVOLUTIONS:
-        options = replace(options, start="he")
-    gains = [POLICY_GAIN] * actions + [1.0]
-    if options.core:
-        inner = build_network(options, spec, (options.core,), False, (math.sqrt(2),))
-        return Recurrent(inner, options.core, actions + 1, first_weights(options, gains)[1])
-    if options.separate:
-        policy = build_network(options, spec, (actions,), False, gains[:-1])
-        return Separate(policy, build_network(options, spec, (1,), False))
-    return build_network(options, spec, (actions + 1,), False, gains)
-
-
-class _EncodedModule(nn.Module):
+class EncodedModule(nn.Module):
     """A user's module behind our encoding, so that it sees plain float32."""
 
     observation: ObservationSpec
@@ -310,59 +234,3 @@ class _EncodedModule(nn.Module):
     def __call__(self, observation: jax.Array) -> jax.Array:
         result: jax.Array = self.inner(encode(observation, self.observation))
         return result
-
-
-def name_module(given: Any) -> str | None:
-    """The name of what was given as `network.module`; that of a Python object carries the object along."""
-    if given is None or isinstance(given, str):
-        return given
-    if isinstance(given, nn.Module):
-        kind = type(given).__name__
-        raise UserError(
-            f"network.module takes a function of the number of outputs, not the {kind} object itself; give for "
-            f"example lambda outputs: {kind}(outputs)"
-        )
-    if not callable(given):
-        raise UserError(f"network.module takes a name or a function of the number of outputs, not {given!r}")
-    return Given(name_of(given), given)
-
-
-def _load_builder(path: str) -> Callable[[int], nn.Module]:
-    """The user's `build`, found by its name; every way this can fail is one sentence."""
-    build = path.call if isinstance(path, Given) else _find_builder(path)
-
-    def checked(outputs: int) -> nn.Module:
-        try:
-            network: Any = build(outputs)
-        except Exception as error:
-            raise UserError(f"network.module {path!r} raised {type(error).__name__}: {error}") from None
-        if not isinstance(network, nn.Module):
-            raise UserError(f"network.module {path!r} returned {type(network).__name__}, not a flax.linen.Module")
-        return network
-
-    try:
-        inspect.signature(build).bind(1)
-    except TypeError:
-        raise UserError(f"network.module {path!r} must take one argument, the number of outputs") from None
-    return checked
-
-
-def _find_builder(path: str) -> Callable[[int], Any]:
-    if is_lost(path):
-        raise UserError(f"network.module {path} was a Python object; name it, for example as path/file.py:build")
-    place, name = split(path)
-    if not place or not name:
-        raise UserError(
-            f"network.module {path!r} does not name a function; write it as package.module:build or path/file.py:build"
-        )
-    if is_file(place) and not Path(place).is_file():
-        raise UserError(f"network.module {path!r}: there is no file {place}")
-    try:
-        module = load_file(Path(place)) if is_file(place) else import_module(place)
-    except Exception as error:
-        raise UserError(f"network.module {path!r} can't be imported: {type(error).__name__}: {error}") from None
-    build = attribute(module, name)
-    if not callable(build):
-        raise UserError(f"network.module {path!r}: {place} has no function {name!r}")
-    found: Callable[[int], Any] = build
-    return found

@@ -6,6 +6,8 @@ Imports JAX and Optax.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -51,8 +53,8 @@ def scale_by_deviation(decay: float, epsilon: float) -> optax.GradientTransforma
     return optax.GradientTransformation(init, update)
 
 
-def shorten_gradient(gradient: jax.Array, limit: float) -> jax.Array:
-    """The gradient, or if it is longer than `limit` one of that length; 0 = as it is."""
+def clip_by_global_norm(gradient: jax.Array, limit: float) -> jax.Array:
+    """The gradient, or if its norm is above `limit` one of that norm; 0 = as it is."""
     if limit <= 0:
         return gradient
     norm = jnp.linalg.norm(gradient)
@@ -75,14 +77,45 @@ def make_change(optimizer: optax.GradientTransformation, start: float) -> Change
     return change
 
 
-def make_advance(change: Change, follow: Follow, start: float) -> Callable[..., LearnerState]:
+def make_optimizer_step(change: Change, follow: Follow, start: float) -> Callable[..., LearnerState]:
     """Step, move the target; gradients that are not finite are counted."""
 
-    def advance(state: LearnerState, gradient: jax.Array, rate: Rate = start) -> LearnerState:
+    def optimizer_step(state: LearnerState, gradient: jax.Array, rate: Rate = start) -> LearnerState:
         step, moments, finite = change(state, gradient, rate)
         weights = state.weights + step
         updates = state.updates + 1
         target = jnp.where(finite, follow(state.target, weights, updates), state.target)
         return LearnerState(weights, target, moments, updates, state.skipped + ~finite, state.key)
 
-    return advance
+    return optimizer_step
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """From gradients to new weights, not compiled: what `Agent` has under the same names, and the optimiser."""
+
+    optimizer: optax.GradientTransformation
+    clip: Callable[[jax.Array], jax.Array]
+    change: Change
+    optimizer_step: Callable[..., LearnerState]
+    apply: Callable[..., LearnerState]
+
+    def compiled(self) -> dict[str, Any]:
+        """The fields of an `Agent`."""
+        names = ("clip", "change", "optimizer_step")
+        return {name: jax.jit(getattr(self, name)) for name in names} | {"apply": jax.jit(self.apply, donate_argnums=0)}
+
+
+def make_optimization(
+    name: OptimizerName, epsilon: float, start: float, max_gradient_norm: float, follow: Follow
+) -> Optimization:
+    """`start` is the learning rate where none is given."""
+    optimizer = make_optimizer(name, 1.0, epsilon)
+    change = make_change(optimizer, start)
+    clip = partial(clip_by_global_norm, limit=max_gradient_norm)
+    optimizer_step = make_optimizer_step(change, follow, start)
+
+    def apply(state: LearnerState, gradient: jax.Array, rate: Rate = start) -> LearnerState:
+        return optimizer_step(state, clip(gradient), rate)
+
+    return Optimization(optimizer, clip, change, optimizer_step, apply)

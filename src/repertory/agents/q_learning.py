@@ -7,9 +7,7 @@ are summed when a batch is sampled, so every target here is `reward + discount Â
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -18,21 +16,19 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import rlax
 
-from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Transitions
-from repertory.agents.light import make_light
-from repertory.agents.networks import NetworkOptions, build_network, choose_kind, convolves
-from repertory.agents.optimizing import OptimizerName, make_advance, make_change, make_optimizer, shorten_gradient
-from repertory.agents.vector import Layout
+from repertory.agents.agent import Agent, Array, Learned, Transitions
+from repertory.agents.learning import fresh_state, legal, make_gradient, make_learn
+from repertory.agents.network_registry import build_network, measure_layout
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.numpy_forward import make_numpy_forward
+from repertory.agents.optimizing import OptimizerName, make_optimization
+from repertory.agents.strategy import choose_strategy, device
 from repertory.errors import UserError
 from repertory.limits import NonNegative, Positive, Range, Share
-from repertory.specs import EnvironmentSpec, ObservationSpec
-
-ILLEGAL = -1e9
-SLICE = 32
+from repertory.specs import EnvironmentSpec
 
 
 @dataclass(frozen=True)
@@ -128,74 +124,80 @@ def make_q_learning(
     network: NetworkOptions,
     spec: EnvironmentSpec,
     threads: int = 1,
+    errors: Errors | None = None,
 ) -> Agent:
-    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch."""
-    atoms = options.atoms if options.distributional else 1
-    streams = (atoms, spec.actions * atoms) if options.dueling else (spec.actions * atoms,)
-    module = build_network(network, spec.observation, streams, options.noisy)
-    layout = measure_layout(module, spec.observation, sum(streams), network)
-    head = Head(spec.actions, atoms, options)
+    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch.
 
-    def rows(tree: Any, observation: Array, key: jax.Array | None) -> jax.Array:
-        rngs = {"noise": key} if options.noisy and key is not None else None
-        outputs: Any = module.apply({"params": tree}, observation, rngs=rngs)
-        return head.shape(outputs)
+    An agent of another kind gives its own `errors` in place of `td_errors`, and shares all the rest.
+    """
+    strategy = choose_strategy(network, spec.observation, device(), threads)
+    strategy = strategy.without_numpy() if options.noisy or options.distributional else strategy
+    head = Head(spec.actions, options.atoms if options.distributional else 1, options)
+    module = build_network(network, spec.observation, head.streams, options.noisy)
+    layout = measure_layout(module, spec.observation, sum(head.streams), network)
+    rows = partial(rows_of, module, head)
 
     def values(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
-        return legal(head.expected(rows(layout.unravel(weights), observation, key)), mask)
+        return legal(head.expected(rows(layout.unravel(weights), key, observation)), mask)
 
     def act(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
         return jnp.argmax(values(weights, observation, mask, key), axis=-1)
 
-    def loss(tree: Any, target: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Any]:
+    def loss(tree: Any, target: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
         keys = jax.random.split(key, 3) if options.noisy else (None, None, None)
         frozen = jax.lax.stop_gradient(tree)
         slow = layout.unravel(target) if options.target else frozen
-        known = batch.bootstrap
-        bootstrap = rows(slow, batch.next_observation, keys[1]) if known is None else jnp.asarray(known)[..., None]
-        chooser = rows(frozen, batch.next_observation, keys[2]) if options.double else bootstrap
-        selector = head.selector(chooser, batch)
-        now = rows(tree, batch.observation, keys[0])
-        errors = head.errors(now, batch, bootstrap, selector)
-        return jnp.mean(batch.weight * head.penalty(errors)), (jnp.abs(errors), head.size_of_values(now, batch))
+        networks = Networks(*(partial(rows, *each) for each in zip((tree, slow, frozen), keys, strict=True)))
+        return head.loss(*(errors or td_errors)(head, networks, batch), batch)
 
-    def gradient(
-        weights: jax.Array, target: jax.Array, batch: Transitions, key: jax.Array
-    ) -> tuple[jax.Array, Learned]:
-        found, tree = jax.value_and_grad(loss, has_aux=True)(layout.unravel(weights), target, batch, key)
-        total, (priority, value) = found
-        vector = layout.ravel(tree)
-        return vector, Learned(total, priority, jnp.linalg.norm(vector), jnp.zeros(()), value)
-
-    optimizer = make_optimizer(options.optimizer, 1.0, options.optimizer_epsilon)
-    shorten = partial(shorten_gradient, limit=options.max_gradient_norm)
-    change = make_change(optimizer, options.learning_rate)
-    advance = make_advance(change, partial(move_target, options), options.learning_rate)
-
-    def apply(state: LearnerState, vector: jax.Array, rate: Rate = options.learning_rate) -> LearnerState:
-        return advance(state, shorten(vector), rate)
-
-    start = jax.jit(partial(fresh_state, module=module, spec=spec.observation, layout=layout, optimizer=optimizer))
+    gradient = make_gradient(layout, loss)
+    optimization = make_optimization(
+        options.optimizer,
+        options.optimizer_epsilon,
+        options.learning_rate,
+        options.max_gradient_norm,
+        partial(move_target, options),
+    )
+    parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimization.optimizer}
+    start = jax.jit(partial(fresh_state, **parts))
     return Agent(
         init=lambda seed: start(jax.random.key(seed)),
         act=jax.jit(act),
         values=jax.jit(values),
         gradient=jax.jit(gradient),
-        shorten=jax.jit(shorten),
-        change=jax.jit(change),
-        advance=jax.jit(advance),
-        apply=jax.jit(apply, donate_argnums=0),
-        learn=learn_in_slices(gradient, apply, threads, options.learning_rate)
-        if convolves(network, spec.observation)
-        else learn_in_scan(gradient, apply, options.learning_rate),
+        learn=make_learn(strategy, gradient, optimization.apply, options.learning_rate),
         layout=layout,
+        strategy=strategy,
         noisy=options.noisy,
         target_period=options.target_period if options.target and options.target_tau <= 0 else 0,
         max_gradient_norm=options.max_gradient_norm,
-        light=None
-        if options.noisy or options.distributional or network.module or choose_kind(network, spec.observation) != "mlp"
-        else make_light(layout, spec.observation, len(network.hidden), options.dueling),
+        numpy_forward=make_numpy_forward(layout, spec.observation, len(network.hidden), options.dueling)
+        if strategy.numpy_rows
+        else None,
+        **optimization.compiled(),
     )
+
+
+def rows_of(module: nn.Module, head: Head, tree: Any, key: jax.Array | None, observation: Array) -> jax.Array:
+    """The network's outputs as `Head.shape` gives them; without a key, noisy layers are still."""
+    rngs = {"noise": key} if head.options.noisy and key is not None else None
+    outputs: Any = module.apply({"params": tree}, observation, rngs=rngs)
+    return head.shape(outputs)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Three networks, each from observations to `[batch, actions, atoms]`; gradients flow through `online` alone."""
+
+    online: Callable[[Array], jax.Array]
+    target: Callable[[Array], jax.Array]
+    frozen: Callable[[Array], jax.Array]
+    """The weights of `online`, with noise of its own."""
+
+    def bootstrap(self, batch: Transitions) -> jax.Array:
+        """What the target network says of the next observations, prefetched or not."""
+        known = batch.bootstrap
+        return self.target(batch.next_observation) if known is None else jnp.asarray(known)[..., None]
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,12 @@ class Head:
     actions: int
     atoms: int
     options: QLearningOptions
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """Outputs of the network's streams: of a dueling one the state's value, then the advantages."""
+        each = self.actions * self.atoms
+        return (self.atoms, each) if self.options.dueling else (each,)
 
     @property
     def support(self) -> jax.Array:
@@ -245,11 +253,29 @@ class Head:
         counts = jnp.asarray(batch.weight) > 0
         return jnp.sum(jnp.abs(taken) * counts) / jnp.maximum(1, jnp.sum(counts))
 
+    def loss(self, errors: jax.Array, rows: jax.Array, batch: Transitions) -> tuple[jax.Array, Learned]:
+        """The weighted mean penalty; priorities are the size of the errors."""
+        total = jnp.mean(batch.weight * self.penalty(errors))
+        return total, Learned(total, jnp.abs(errors), jnp.zeros(()), self.size_of_values(rows, batch))
+
     def penalty(self, errors: jax.Array) -> jax.Array:
         """The loss of each error."""
         if self.options.distributional:
             return errors
         return rlax.huber_loss(errors) if self.options.loss == "huber" else rlax.l2_loss(errors)
+
+
+Errors = Callable[[Head, Networks, Transitions], tuple[jax.Array, jax.Array]]
+"""Temporal-difference errors `[batch]`, and the online network's rows of `batch.observation`."""
+
+
+def td_errors(head: Head, networks: Networks, batch: Transitions) -> tuple[jax.Array, jax.Array]:
+    """DQN's errors; the online network chooses the bootstrap action if the agent is `double`."""
+    bootstrap = networks.bootstrap(batch)
+    chooser = networks.frozen(batch.next_observation) if head.options.double else bootstrap
+    selector = head.selector(chooser, batch)
+    rows = networks.online(batch.observation)
+    return head.errors(rows, batch, bootstrap, selector), rows
 
 
 def dueling(outputs: jax.Array, actions: int, atoms: int) -> jax.Array:
@@ -277,11 +303,6 @@ def divergence(
     return -jnp.sum(target * jax.nn.log_softmax(logits[action])) - jnp.sum(jax.scipy.special.entr(target))
 
 
-def legal(values: jax.Array, mask: Array | None) -> jax.Array:
-    """Values with illegal actions so low that no maximum finds them."""
-    return values if mask is None else jnp.where(mask, values, ILLEGAL)
-
-
 def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array) -> jax.Array:
     """The target network after this many updates: untouched if there is none, following, or copied in turn."""
     if not options.target:
@@ -289,117 +310,3 @@ def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array
     if options.target_tau > 0:
         return optax.incremental_update(weights, target, options.target_tau)
     return optax.periodic_update(weights, target, updates, options.target_period)
-
-
-def learn_in_scan(gradient: Any, apply: Any, start: float) -> Callable[..., tuple[LearnerState, Learned]]:
-    """Several updates in one compiled call, at one learning rate; batches carry a leading axis of updates."""
-
-    @partial(jax.jit, donate_argnums=0)
-    def learn(state: LearnerState, batches: Transitions, rate: Rate = start) -> tuple[LearnerState, Learned]:
-        def update(state: LearnerState, batch: Transitions) -> tuple[LearnerState, Learned]:
-            key = jax.random.fold_in(state.key, state.updates)
-            vector, learned = gradient(state.weights, state.target, batch, key)
-            return apply(state, vector, rate), learned
-
-        if batches.action.shape[0] == 1:
-            state, learned = update(state, jax.tree_util.tree_map(lambda x: x[0], batches))
-            return state, jax.tree_util.tree_map(lambda x: x[None], learned)
-        return jax.lax.scan(update, state, batches)
-
-    return learn
-
-
-def learn_in_slices(
-    gradient: Any, apply: Any, threads: int = 1, start: float = 1.0
-) -> Callable[..., tuple[LearnerState, Learned]]:
-    """One compiled call for each slice of a batch, slices side by side on several threads.
-
-    XLA's CPU back end runs a convolution inside `scan` 10 to 30 times slower, and gives one call no second core; so
-    updates and slices are counted by Python. A batch of one slice is one call.
-    """
-
-    def update(state: LearnerState, batch: Transitions, rate: Rate) -> tuple[LearnerState, Learned]:
-        vector, learned = gradient(state.weights, state.target, batch, jax.random.fold_in(state.key, state.updates))
-        return apply(state, vector, rate), learned
-
-    def combine(
-        state: LearnerState, parts: list[tuple[jax.Array, Learned]], rate: Rate
-    ) -> tuple[LearnerState, Learned]:
-        vectors, told = zip(*parts, strict=True)
-        sizes = [learned.priority.shape[0] for learned in told]
-
-        def mean(values: Iterable[jax.Array]) -> jax.Array:
-            return jnp.asarray(sum(size / sum(sizes) * value for size, value in zip(sizes, values, strict=True)))
-
-        vector, loss, value = mean(vectors), mean(each.loss for each in told), mean(each.value for each in told)
-        priority = jnp.concatenate([learned.priority for learned in told])
-        return apply(state, vector, rate), Learned(loss, priority, jnp.linalg.norm(vector), jnp.zeros(()), value)
-
-    whole, part, finish = jax.jit(update, donate_argnums=0), jax.jit(gradient), jax.jit(combine, donate_argnums=0)
-    pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
-
-    def update_in_slices(state: LearnerState, batch: Transitions, rate: Rate) -> tuple[LearnerState, Learned]:
-        slices = slice_batch(batch, threads)
-        if len(slices) == 1:
-            return whole(state, batch, rate)
-        key = jax.random.fold_in(state.key, state.updates)
-
-        def one(piece: Transitions) -> tuple[jax.Array, Learned]:
-            return jax.block_until_ready(part(state.weights, state.target, piece, key))
-
-        return finish(state, list(pool.map(one, slices) if pool is not None else map(one, slices)), rate)
-
-    def learn(state: LearnerState, batches: Transitions, rate: Rate = start) -> tuple[LearnerState, Learned]:
-        results = []
-        for index in range(batches.action.shape[0]):
-            state, learned = update_in_slices(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches), rate)
-            results.append(learned)
-        return state, jax.tree_util.tree_map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *results)
-
-    return learn
-
-
-def slice_batch(batch: Transitions, threads: int) -> list[Transitions]:
-    """Pieces of at most `SLICE` samples, as many as keep the threads busy."""
-    size = batch.action.shape[0]
-    count = max(-(-size // SLICE), min(threads, size))
-    edges = [size * index // count for index in range(count + 1)]
-    return [jax.tree_util.tree_map(lambda x, a=low, b=high: x[a:b], batch) for low, high in itertools.pairwise(edges)]
-
-
-def measure_layout(module: nn.Module, spec: ObservationSpec, outputs: int, network: NetworkOptions) -> Layout:
-    """The layout of the module's weights; refuses a module that can't read or has the wrong outputs."""
-    sample = jax.ShapeDtypeStruct((2, *spec.seen_shape), spec.dtype)
-    name = network.module or network.kind
-    try:
-        result, variables = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), sample)
-    except UserError:
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"the network {name!r} can't read observations {spec.seen_shape}: {reason}") from None
-    if getattr(result, "shape", None) != (2, outputs):
-        given = getattr(result, "shape", type(result).__name__)
-        raise UserError(f"the network {name!r} returned shape {given} for a batch of 2; it must return (2, {outputs})")
-    if set(variables) != {"params"}:
-        raise UserError(f"the network {name!r} has variables {sorted(variables)}; it must have 'params' and no others")
-    return Layout.of(variables["params"])
-
-
-def fresh_state(
-    key: jax.Array,
-    *,
-    module: nn.Module,
-    spec: ObservationSpec,
-    layout: Layout,
-    optimizer: optax.GradientTransformation,
-    with_target: bool = True,
-) -> LearnerState:
-    """Fresh weights; the target starts as a copy, or is a single number that stands for none."""
-    key_weights, key = jax.random.split(key)
-    sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
-    weights = layout.ravel(module.init(key_weights, sample)["params"])
-    moments = optimizer.init(weights)
-    zero = jnp.zeros((), jnp.int32)
-    target = weights + 0.0 if with_target else jnp.zeros(1)
-    return LearnerState(weights, target, moments, zero, zero, jax.random.key_data(key))

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
 from repertory.agents.agent import Agent
+from repertory.agents.kinds import Kinds
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
-from repertory.errors import UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,10 @@ def _actor_critic(name: str, summary: str, **defaults: Any) -> AgentKind:
 
 _RAINBOW = {"double": True, "dueling": True, "prioritized": True, "distributional": True, "noisy": True, "n_step": 3}
 _SHARED_RMSPROP = {"reduction": "sum", "optimizer": "shared_rmsprop"}
-_KINDS = {
-    kind.name: kind
-    for kind in (
+_KINDS = Kinds(
+    "agent",
+    "repertory.agents",
+    (
         _value_agent("dqn", "deep Q-network, double by default (Mnih et al. 2015)"),
         _value_agent("rainbow", "DQN with all six improvements (Hessel et al. 2018)", **_RAINBOW),
         _value_agent("sarsa", "bootstraps from the action that was taken next", sarsa=True),
@@ -80,29 +79,6 @@ _KINDS = {
             learning_rate=1e-4,
             optimizer_epsilon=1e-6,
         ),
-    )
-}
-
-
-def register(kind: AgentKind) -> None:
-    """Make an agent known under its name, in this process and in those that a run starts."""
-    _KINDS[kind.name] = kind
-
-
-@cache
-def _load_entry_points() -> None:
-    for entry in entry_points(group="repertory.agents"):
-        register(entry.load())
-
-
-def known() -> Mapping[str, AgentKind]:
-    """Every agent by its name."""
-    _load_entry_points()
-    return _KINDS
-
-
-def find(name: str) -> AgentKind:
-    """The agent of this name, or a sentence that names the nearest."""
-    if name not in known():
-        raise UserError(f"unknown agent {name!r}{nearest(name, known())}")
-    return known()[name]
+    ),
+)
+register, known, find = _KINDS.register, _KINDS.known, _KINDS.find

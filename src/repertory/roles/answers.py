@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.agents.light import ILLEGAL, ROWS, LightValues
+from repertory.agents.numpy_forward import ILLEGAL, NumpyForward
 
 
 class Answer(NamedTuple):
@@ -32,8 +32,8 @@ class Question(NamedTuple):
     first: NDArray[np.bool_]
 
 
-class Kept(NamedTuple):
-    """The layers that answered, and the forward pass of each answer."""
+class CachedPasses(NamedTuple):
+    """The layers that answered, and the cached activations of each answer."""
 
     layers: Any
     passes: list[Any]
@@ -55,86 +55,90 @@ class GreedyActions:
 
     def answer(self, question: Question) -> Answer:
         """The first of the best in each row."""
-        rows, core = self._rows(question)
-        return Answer(best(rows), None, core)
+        rows, state = self._rows(question)
+        return Answer(best(rows), None, state)
 
 
 class SampledActions:
     """Actions sampled from the policy, and the logarithms of their probabilities."""
 
-    def __init__(self, agent: Agent, rng: np.random.Generator, *, keeps: bool = False) -> None:
-        self._rows, self.rng = Rows(agent, keeps=keeps), rng
+    def __init__(self, agent: Agent, rng: np.random.Generator, *, caches: bool = False) -> None:
+        self._rows, self.rng = Rows(agent, caches=caches), rng
 
     def load(self, weights: Any) -> None:
         """Take these weights from now on."""
         self._rows.load(weights)
 
-    def kept(self) -> Kept | None:
+    def cached(self) -> CachedPasses | None:
         """Layers and forward passes since they were last dropped."""
-        return self._rows.kept
+        return self._rows.cached
 
-    def drop_kept(self) -> None:
+    def drop_cached(self) -> None:
         """Forward passes so far are of no use any more."""
-        self._rows.kept = None
+        self._rows.cached = None
 
     def warm_up(self, question: Question) -> None:
         """Compile what answers such a question; samples nothing."""
         self._rows(question)
-        self.drop_kept()
+        self.drop_cached()
 
     def answer(self, question: Question) -> Answer:
         """By Gumbel's trick: the highest of preferences with noise is a sample of their softmax."""
-        rows, core = self._rows(question)
+        rows, state = self._rows(question)
         preferences = rows[:, :-1]
         noise = -np.log(-np.log(np.maximum(self.rng.random(preferences.shape, np.float32), 1e-20)))
         action = best(preferences + noise)
-        return Answer(action, log_probabilities(preferences, action)[None], core)
+        return Answer(action, log_probabilities(preferences, action)[None], state)
 
 
 class Rows:
-    """The network's outputs: values, or preferences and a value. Forward passes are kept if asked and if it pays."""
+    """The network's outputs: values, or preferences and a value. Activations are cached if asked and if it pays."""
 
-    def __init__(self, agent: Agent, *, keeps: bool = False) -> None:
-        self.agent, self.keeps = agent, keeps and agent.keeping is not None
-        self.kept: Kept | None = None
+    def __init__(self, agent: Agent, *, caches: bool = False) -> None:
+        self.agent, self.caches = agent, caches and agent.cached_forward is not None
+        self.cached: CachedPasses | None = None
         self._weights: Any = None
-        self._light: LightValues | None = None
+        self._numpy: NumpyForward | None = None
         self._copy: Any = None
 
     def load(self, weights: Any) -> None:
         """Take these weights from now on."""
-        self._weights, self._light, self._copy, self.kept = weights, None, None, None
+        self._weights, self._numpy, self._copy, self.cached = weights, None, None, None
 
     def __call__(
         self, question: Question, noise: NDArray[np.uint32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A row for each observation, and the next states; `noise` is the key of a noisy network's."""
-        agent, (observation, mask, core, first) = self.agent, question
-        if agent.light is not None and len(observation) <= ROWS:
-            if self._light is None:
-                self._light = agent.light(np.asarray(self._weights))
-            if agent.respond is None:
-                return self._light(observation, mask), core
-            rows = self._light(observation, None)
-            if mask is not None:
-                rows[:, :-1] = np.where(mask, rows[:, :-1], ILLEGAL)
-            return rows, core
+        agent, (observation, mask, state, first) = self.agent, question
+        if agent.by_numpy(len(observation)):
+            return self._by_numpy(observation, mask), state
         if self._copy is None:
             copy = jnp.asarray(self._weights)
             self._copy = copy if agent.layers is None else agent.layers(copy)
         if agent.respond is None:
-            return np.asarray(agent.values(self._copy, observation, mask, noise)), core
-        if self.keeps:
-            return self._keep(observation, mask), core
-        found, states = agent.respond(self._copy, observation, mask, core, first)
+            return np.asarray(agent.values(self._copy, observation, mask, noise)), state
+        if self.caches:
+            return self._cache(observation, mask), state
+        found, states = agent.respond(self._copy, observation, mask, state, first)
         return np.asarray(found), np.asarray(states)
 
-    def _keep(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-        assert self.agent.keeping is not None
-        if self.kept is None:
-            self.kept = Kept(self._copy, [])
-        found, forward = self.agent.keeping.observe(self._copy, observation, mask)
-        self.kept.passes.append(forward)
+    def _by_numpy(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+        if self._numpy is None:
+            assert self.agent.numpy_forward is not None
+            self._numpy = self.agent.numpy_forward(np.asarray(self._weights))
+        if self.agent.respond is None:
+            return self._numpy(observation, mask)
+        rows = self._numpy(observation, None)
+        if mask is not None:
+            rows[:, :-1] = np.where(mask, rows[:, :-1], ILLEGAL)
+        return rows
+
+    def _cache(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+        assert self.agent.cached_forward is not None
+        if self.cached is None:
+            self.cached = CachedPasses(self._copy, [])
+        found, forward = self.agent.cached_forward.observe(self._copy, observation, mask)
+        self.cached.passes.append(forward)
         return np.asarray(found)
 
 

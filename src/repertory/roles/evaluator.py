@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.agents.light import ROWS
 from repertory.channels.mailbox import Episodes, EvaluationPort
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
@@ -67,11 +66,11 @@ class Evaluator:
     def _greedy(self, weights: Any) -> Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.integer[Any]]]:
         """Actions for observations, by the lighter way if there is one; recurrent states begin empty."""
         agent, count = self.agent, self.environments.count
-        if agent.respond is None and (agent.light is None or count > ROWS):
+        if agent.respond is None and not agent.by_numpy(count):
             return lambda observation, mask: np.asarray(agent.act(weights, observation, mask, None))
         rows, last = Rows(agent), -1 if agent.respond is not None else None
         rows.load(weights)
-        core, first = np.zeros((count, agent.core), np.float32), np.ones(count, bool)
+        core, first = np.zeros((count, agent.state_size), np.float32), np.ones(count, bool)
 
         def greedy(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.integer[Any]]:
             nonlocal core, first

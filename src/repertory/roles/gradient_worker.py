@@ -124,7 +124,7 @@ class GradientWorker:
         self._fetched: tuple[int, Any, Any] | None = None
         self._sum: Any = None
         self._made = 0
-        self._clip = jax.jit(lambda gradient: (agent.shorten(gradient), jnp.linalg.norm(gradient)))
+        self._clip = jax.jit(lambda gradient: (agent.clip(gradient), jnp.linalg.norm(gradient)))
 
     def step(self) -> bool:
         """One gradient, if a batch is owed and the servers are ready for it."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.experience.replay import Replay, Sample
-from repertory.roles.answers import Kept
+from repertory.roles.answers import CachedPasses
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
 from repertory.channels.counters import WorkerStats
@@ -98,16 +98,16 @@ class HogwildWorker:
         key: jax.Array,
         leads: bool = True,
         acted: Callable[[], tuple[int, Any]] | None = None,
-        kept: Callable[[], Kept | None] | None = None,
+        cached: Callable[[], CachedPasses | None] | None = None,
         pull: Callable[[], None] = lambda: None,
     ) -> None:
         """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
-        those; else it is taken at the live ones. `kept` gives the forward passes that were made with them, if they
-        are there. `pull` is called after each update. One `leads`: it tells what all have in common. `rate` is the
+        those; else it is taken at the live ones. `cached` gives the forward passes that were made with them, if
+        they are there. `pull` is called after each update. One `leads`: it tells what all have in common. `rate` is the
         learning rate by env steps."""
         self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
         self.target_steps, self.rate, self._key, self.leads = target_steps, rate, key, leads
-        self._acted, self._kept, self._pull = acted, kept, pull
+        self._acted, self._cached, self._pull = acted, cached, pull
         self._sum: Any = None
         self._made = 0
         self._gradient: Callable[..., Any] = partial(_added, agent, isinstance(source, Segments))
@@ -124,9 +124,9 @@ class HogwildWorker:
         sample, due = taken
         live = self.store.live()  # θ⁻ as it is now
         version, weights = self._acted() if self._acted is not None else (self.page.updates, live.weights)
-        batch, kept = lesson(sample), None if self._kept is None else self._kept()
-        if kept is not None and len(kept.passes) == len(batch.action) - 1:
-            self._sum, learned = self._gradient_of_kept(kept, batch)
+        batch, cached = lesson(sample), None if self._cached is None else self._cached()
+        if cached is not None and len(cached.passes) == len(batch.action) - 1:
+            self._sum, learned = self._gradient_of_cached(cached, batch)
         else:
             self._sum, learned = self._gradient(self._sum, weights, live.target, batch, self._key)
         self._made += 1
@@ -153,16 +153,16 @@ class HogwildWorker:
 
     def _compile(self, weights: Any, target: Any, batch: Any) -> Any:
         """The gradient of such a batch, in the way or ways in which `step` takes it."""
-        if self._kept is not None and self.agent.keeping is not None:
-            return self._gradient_of_kept(_example_of_kept(self.agent, weights, batch), batch)[0]
+        if self._cached is not None and self.agent.cached_forward is not None:
+            return self._gradient_of_cached(_example_of_cached(self.agent, weights, batch), batch)[0]
         gradient, _ = self._gradient(None, weights, target, batch, self._key)
         if isinstance(self.source, Segments) and not self.source.whole:
             self._gradient(gradient, weights, target, batch, self._key)
         return gradient
 
-    def _gradient_of_kept(self, kept: Kept, batch: Any) -> tuple[Any, Any]:
-        assert self.agent.keeping is not None
-        gradient, learned = self.agent.keeping.gradient(*kept, batch)
+    def _gradient_of_cached(self, cached: CachedPasses, batch: Any) -> tuple[Any, Any]:
+        assert self.agent.cached_forward is not None
+        gradient, learned = self.agent.cached_forward.gradient(*cached, batch)
         return (gradient if self._sum is None else self._sum + gradient), learned
 
     def _take(self) -> tuple[Any, bool] | None:
@@ -212,14 +212,14 @@ class HogwildWorker:
         """Nothing to free."""
 
 
-def _example_of_kept(agent: Agent, weights: Any, batch: Any) -> Kept:
+def _example_of_cached(agent: Agent, weights: Any, batch: Any) -> CachedPasses:
     """Forward passes as acting leaves them, one for each row of a batch but its last."""
     assert agent.layers is not None
-    assert agent.keeping is not None
+    assert agent.cached_forward is not None
     layers = agent.layers(weights)
     mask = None if batch.mask is None else batch.mask[0]
-    _, forward = agent.keeping.observe(layers, batch.observation[0], mask)
-    return Kept(layers, [forward] * (len(batch.action) - 1))
+    _, forward = agent.cached_forward.observe(layers, batch.observation[0], mask)
+    return CachedPasses(layers, [forward] * (len(batch.action) - 1))
 
 
 def _added(
@@ -236,5 +236,5 @@ def _changed(agent: Agent, state: LearnerState, total: jax.Array, rate: float) -
 
     Never a difference of new and old weights: others write them meanwhile, and what they added would be taken back.
     """
-    change, statistics, finite = agent.change(state, agent.shorten(total), rate)
+    change, statistics, finite = agent.change(state, agent.clip(total), rate)
     return change, statistics, state.skipped + ~finite, jnp.linalg.norm(total)

@@ -14,10 +14,10 @@ from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollBatch
-from repertory.roles.foresight import Foresight
 from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Batches, Weights
 from repertory.roles.stopwatch import Stopwatch, Unwatched
+from repertory.roles.target_prefetch import TargetPrefetch
 
 
 class Learner:
@@ -32,13 +32,13 @@ class Learner:
         page: WorkerStats,
         watch: Stopwatch | Unwatched,
         safe: Owner | None = None,
-        foresight: Foresight | None = None,
+        prefetch: TargetPrefetch | None = None,
         *,
         rate: Callable[[int], float],
     ) -> None:
         """`rate` is the learning rate by env steps."""
         self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
-        self.page, self.watch, self.safe, self.foresight, self.rate = page, watch, safe, foresight, rate
+        self.page, self.watch, self.safe, self.prefetch, self.rate = page, watch, safe, prefetch, rate
         self._untold: list[Learned] = []
         weights.publish(page.updates, learned.weights)
 
@@ -49,8 +49,8 @@ class Learner:
             return False
         self.watch.lap("sample")
         batch = self._lesson(sample)
-        if self.foresight is not None:
-            self.foresight.begin(self.page.updates + sample.updates)
+        if self.prefetch is not None:
+            self.prefetch.begin(self.page.updates + sample.updates)
         self.learned, learned = self.agent.learn(self.learned, batch, self.rate(self.page.env_steps))
         self._conclude(sample, learned)
         self.watch.lap("learn")
@@ -62,8 +62,8 @@ class Learner:
         """Compile before the clock runs, on a copy of the state: changes nothing."""
         batch = lesson(self.batches.example())
         self._compile(batch)
-        if self.foresight is not None and isinstance(batch, Transitions):
-            self._compile(batch._replace(bootstrap=self.foresight.example(self.learned, batch)))
+        if self.prefetch is not None and isinstance(batch, Transitions):
+            self._compile(batch._replace(bootstrap=self.prefetch.example(self.learned, batch)))
 
     def _compile(self, batch: Transitions | Rollout) -> None:
         copied = jax.tree_util.tree_map(jnp.array, self.learned)
@@ -72,9 +72,9 @@ class Learner:
     def _lesson(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
         """With what the target says of it, if that is known."""
         batch = lesson(sample)
-        if self.foresight is None or isinstance(batch, Rollout):
+        if self.prefetch is None or isinstance(batch, Rollout):
             return batch
-        return batch._replace(bootstrap=self.foresight.end(self.learned, self.page.updates))
+        return batch._replace(bootstrap=self.prefetch.end(self.learned, self.page.updates))
 
     def _conclude(self, sample: Sample | UnrollBatch, learned: Learned) -> None:
         """Tell the board, the replay and the ledger.
@@ -98,6 +98,7 @@ class Learner:
         while self._untold and (wait or _computed(self._untold[0])):
             learned = self._untold.pop(0)
             self.page.loss(learned.loss, learned.entropy, learned.value)
+            assert learned.gradient_norm is not None  # every `learn` gives it
             self.page.gradient_norm(learned.gradient_norm, self.agent.max_gradient_norm)
             if not np.isfinite(learned.gradient_norm).all():
                 self.page.set("skipped", int(self.learned.skipped))
@@ -127,9 +128,9 @@ class Learner:
         self.weights.publish(self.page.updates, learned.weights)
 
     def close(self) -> None:
-        """End the thread that looks ahead."""
-        if self.foresight is not None:
-            self.foresight.close()
+        """End the thread of the target prefetch."""
+        if self.prefetch is not None:
+            self.prefetch.close()
 
 
 def _computed(learned: Learned) -> bool:

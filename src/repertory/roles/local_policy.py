@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.roles.answers import Kept, Question, Rows, SampledActions, best
+from repertory.roles.answers import CachedPasses, Question, Rows, SampledActions, best
 from repertory.roles.exploration import generator
 from repertory.channels.counters import WorkerStats
 from repertory.roles.ports import Weights
@@ -110,13 +110,13 @@ class SamplingPolicy:
         seed: int,
         rank: int,
         start: int,
-        keeps: bool = False,
+        caches: bool = False,
     ) -> None:
-        """`keeps`: forward passes since the last pull are kept, for who learns with the same weights."""
+        """`caches`: activations since the last pull are cached, for a worker that learns with the same weights."""
         self.weights, self.page, self.version = weights, page, -1
         self.current: Any = None
-        self.core = np.zeros((environments, agent.core), np.float32)
-        self._answers = SampledActions(agent, generator(seed, rank, 5, start), keeps=keeps)
+        self.core = np.zeros((environments, agent.state_size), np.float32)
+        self._answers = SampledActions(agent, generator(seed, rank, 5, start), caches=caches)
         self._first = np.ones(environments, bool)
 
     def pull(self) -> None:
@@ -125,11 +125,11 @@ class SamplingPolicy:
         if version != self.version:
             self.version, self.current = version, weights
             self._answers.load(weights)
-        self._answers.drop_kept()
+        self._answers.drop_cached()
 
-    def kept(self) -> Kept | None:
+    def cached(self) -> CachedPasses | None:
         """Layers and forward passes since the last pull."""
-        return self._answers.kept()
+        return self._answers.cached()
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Compile what answers such a question; changes nothing."""

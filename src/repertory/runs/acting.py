@@ -98,8 +98,8 @@ class TrainedAgent:
 
     def _states(self, count: int) -> NDArray[np.float32]:
         """The recurrent states [N, C]; empty ones at the start."""
-        if self._core is None or not self.agent.core:
-            return np.zeros((count, self.agent.core), np.float32)
+        if self._core is None or not self.agent.state_size:
+            return np.zeros((count, self.agent.state_size), np.float32)
         if len(self._core) != count:
             raise UserError(
                 f"{count} observations were given, {len(self._core)} before: call reset() when their number changes"

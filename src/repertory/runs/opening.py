@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from repertory.agents.networks import name_module
+from repertory.agents.network_registry import name_module
 from repertory.environments.factory import name_environment
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, environment_options, from_dict

@@ -23,8 +23,8 @@ from repertory.user_code import Given
 def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
     options, plan = draft(options)
-    large = _start(plan)
-    if large and options.engine == "inline":
+    start_jax(plan.strategy().threads)
+    if plan.strategy().slice_rows and options.engine == "inline":
         keep_freed_memory()
     return options, plan, plan.make_agent()
 
@@ -32,15 +32,8 @@ def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
 def recall(options: RunOptions, spec: EnvironmentSpec) -> Agent:
     """The agent of a run, only to act: its environment is neither looked for nor built."""
     plan = _plan(resolve(check(options)), spec, {})
-    _start(plan)
+    start_jax(plan.strategy().threads)
     return plan.make_agent()
-
-
-def _start(plan: Plan) -> bool:
-    """Start JAX as the network needs it; whether it is a large one."""
-    large = convolves(plan.network, plan.spec.observation)
-    start_jax(plan.threads if large else 1)
-    return large
 
 
 def draft(options: RunOptions) -> tuple[RunOptions, Plan]:

@@ -1,4 +1,4 @@
-"""Action values of plain networks by NumPy alone, for those who only play; imports NumPy, SciPy and our layout.
+"""The forward pass of plain networks by NumPy alone, for those who only act; imports NumPy, SciPy and our layout.
 
 A jitted call on a handful of observations costs 60 to 120 µs, nearly all of it dispatch, and a process that makes one
 has to start XLA: 25 MB and a compilation for each actor. The same few matrix products by NumPy take 10 to 20 µs. So
@@ -17,32 +17,25 @@ from scipy.linalg.blas import sgemv
 from repertory.agents.vector import Layout
 from repertory.specs import ObservationSpec
 
-ROWS = 64
-"""Largest batch for which this is faster than JAX."""
 ILLEGAL = np.float32(-1e9)
 
 Vector: TypeAlias = NDArray[np.float32]
-LightValues: TypeAlias = Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.float32]]
+NumpyForward: TypeAlias = Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.float32]]
 
 
-def make_light(
+def make_numpy_forward(
     layout: Layout, spec: ObservationSpec, hidden: int, dueling: bool
-) -> Callable[[Vector], LightValues] | None:
-    """From a weight vector to a function that answers observations with values; None if this can't be done here.
+) -> Callable[[Vector], NumpyForward]:
+    """From a weight vector to a function that answers observations with the network's outputs.
 
     The network is `hidden` layers and an output, or with `dueling` one layer less and two streams of two.
     """
-    if len(spec.parts) != 1 or spec.parts[0].kind == "category":
-        return None
     layers = hidden + 1 + 2 * dueling
-    names = {f"Dense_{index}/{part}" for index in range(layers) for part in ("kernel", "bias")}
-    if set(layout.names) != names:
-        return None
     scale = np.float32(1 / 255) if spec.parts[0].kind == "pixel" else None
     planes_first, plain = spec.planes_first, len(spec.seen_shape) == 1 and spec.dtype == "float32"
     trunk = hidden - 1 if dueling else hidden
 
-    def prepare(weights: Vector) -> LightValues:
+    def prepare(weights: Vector) -> NumpyForward:
         cut = layout.views(np.asarray(weights))
         dense = [(cut[f"Dense_{index}/kernel"], cut[f"Dense_{index}/bias"]) for index in range(layers)]
 

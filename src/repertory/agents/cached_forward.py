@@ -1,7 +1,8 @@
-"""Gradients from forward passes that were made while acting; imports JAX and the rest of this room.
+"""Gradients from activations that were cached while acting; imports JAX and the rest of this room.
 
-Who acts and learns with the same weights (A3C: θ′ lasts a whole unroll) has computed for each action what its gradient
-needs. Kept until the unroll is whole, it need not be computed again: on the Nature network a fifth of all work.
+A worker that acts and learns with the same weights (A3C: θ′ lasts a whole unroll) has computed for each action what
+its gradient needs. Cached until the unroll is whole, it need not be computed again: on the Nature network a fifth of
+all work.
 """
 
 from __future__ import annotations
@@ -13,13 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from repertory.agents.agent import Array, Keeping, Learned
-from repertory.agents.networks import KEPT
+from repertory.agents.agent import Array, CachedForward, Learned
+from repertory.agents.networks import CACHED
 from repertory.agents.vector import Layout
 from repertory.specs import ObservationSpec
-
-ROWS = 96
-"""Rows of a backward pass: enough to fill the processor, and few enough for its cache."""
 
 
 class Pass(NamedTuple):
@@ -29,32 +27,34 @@ class Pass(NamedTuple):
     rows: list[jax.Array]
 
 
-def keep_passes(
+def make_cached_forward(
     network: Callable[[Any, Array], jax.Array],
     finish: Callable[[jax.Array, Array | None], jax.Array],
     layout: Layout,
     loss: Callable[[Any, jax.Array, Any], Any],
     observation: ObservationSpec,
-) -> Keeping:
-    """`network` must treat every row alone, and `finish` makes answers of its outputs and of what is legal.
+    rows: int,
+) -> CachedForward:
+    """`network` must treat every row alone, `finish` makes answers of its outputs and of what is legal, and `rows` are
+    those of one backward pass.
 
-    JAX's own backward pass is cut open: some of what it keeps grows with the rows, and is put together from several
+    JAX's own backward pass is cut open: some of its residuals grow with the rows, and are put together from several
     passes; the rest is the weights.
     """
 
-    spare = jax.checkpoint(network, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+    spare = jax.checkpoint(network, policy=jax.checkpoint_policies.save_only_these_names(CACHED))
 
     def forward(tree: Any, seen: Array) -> tuple[jax.Array, Any]:
         seen = seen + jnp.zeros((), observation.dtype)  # a copy: the caller's array may change before it is needed
         return jax.vjp(lambda tree: spare(tree, seen), tree)
 
-    def kept_by(rows: int) -> Any:
+    def residuals(rows: int) -> Any:
         seen = jax.ShapeDtypeStruct((rows, *observation.seen_shape), observation.dtype)
         return jax.eval_shape(forward, layout.shapes_of_tree(), seen)[1]
 
     grows = [
         one.shape != two.shape
-        for one, two in zip(*(jax.tree_util.tree_leaves(kept_by(rows)) for rows in (1, 2)), strict=True)
+        for one, two in zip(*(jax.tree_util.tree_leaves(residuals(rows)) for rows in (1, 2)), strict=True)
     ]
 
     @jax.jit
@@ -82,24 +82,22 @@ def keep_passes(
         wanted = wanted.reshape(-1, wanted.shape[-1])
         grown, rest = iter([jnp.concatenate(leaves) for leaves in zip(*passes, strict=True)]), iter(same)
         leaves = [next(grown) if each else next(rest) for each in grows]
-        structure = jax.tree_util.tree_structure(kept_by(wanted.shape[0]))
+        structure = jax.tree_util.tree_structure(residuals(wanted.shape[0]))
         return layout.ravel(jax.tree_util.tree_unflatten(structure, leaves)(wanted)[0])
 
     @jax.jit
-    def added(parts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        vector = sum(parts[1:], parts[0])
-        return vector, jnp.linalg.norm(vector)
+    def added(parts: list[jax.Array]) -> jax.Array:
+        return sum(parts[1:], parts[0])
 
     def gradient(tree: Any, passes: list[Pass], batch: Any) -> tuple[jax.Array, Learned]:
         last = last_outputs(tree, batch.observation[-1])  # its value is needed, but nothing flows back through it
         small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
-        (total, told), wanted = between(tree, [*(each.outputs for each in passes), last], small)
-        steps, same = max(1, ROWS // batch.action.shape[1]), fixed(tree)
+        (_, learned), wanted = between(tree, [*(each.outputs for each in passes), last], small)
+        steps, same = max(1, rows // batch.action.shape[1]), fixed(tree)
         parts = [
             backward(same, [each.rows for each in passes[i : i + steps]], wanted[i : min(i + steps, len(passes))])
             for i in range(0, len(passes), steps)
         ]
-        vector, norm = added(parts)
-        return vector, Learned(total, jnp.zeros(()), norm, *told)
+        return added(parts), learned
 
-    return Keeping(observe, gradient)
+    return CachedForward(observe, gradient)

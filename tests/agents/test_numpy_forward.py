@@ -52,13 +52,13 @@ def test_values_by_numpy_are_those_by_jax(
 ) -> None:
     """Sums of some hundred products in another order: 1e-5 of the largest value."""
     agent, rng = agent_of(hidden, dueling, kind, dtype, stack), np.random.default_rng(seed)
-    assert agent.light is not None
+    assert agent.numpy_forward is not None
     weights = rng.normal(scale=scale, size=agent.layout.size).astype(np.float32)
     shape = (rows, *([stack] if stack > 1 else []), 2, 3)
     seen = rng.integers(0, 256, shape).astype(dtype) if dtype == "uint8" else rng.normal(size=shape).astype(dtype)
     kept = seen.copy(), weights.copy()
     mask = rng.random((rows, 4)) < 0.5 if masked else None
-    found = agent.light(weights)(seen, mask)
+    found = agent.numpy_forward(weights)(seen, mask)
     with jax.disable_jit():  # operations are shared, programs would all have to be compiled
         want = np.asarray(agent.values(weights, seen, mask, None))
         largest = float(np.abs(np.asarray(agent.values(weights, seen, None, None))).max())
@@ -76,12 +76,14 @@ def test_flat_observations_are_read_alike(dtype: Any) -> None:
     kind: Any = "pixel" if dtype == "uint8" else "number"
     spec = EnvironmentSpec(ObservationSpec((6,), dtype, (Part(kind, 6),)), 3)
     agent = make_q_learning(QLearningOptions(), NetworkOptions("mlp", (8,)), spec)
-    assert agent.light is not None
+    assert agent.numpy_forward is not None
     weights, rng = np.asarray(agent.init(0).weights), np.random.default_rng(1)
     for rows in (1, 5):
         seen = rng.integers(0, 200, (rows, 6)).astype(dtype)
         want = agent.values(weights, seen, None, None)
-        np.testing.assert_allclose(agent.light(weights)(seen, None), want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+        np.testing.assert_allclose(
+            agent.numpy_forward(weights)(seen, None), want, rtol=1e-4, atol=1e-5 * np.abs(want).max()
+        )
 
 
 @pytest.mark.parametrize(
@@ -95,4 +97,4 @@ def test_flat_observations_are_read_alike(dtype: Any) -> None:
 )
 def test_what_needs_more_than_plain_layers_is_left_to_jax(options: QLearningOptions, part: Part) -> None:
     spec = EnvironmentSpec(ObservationSpec((6,), "float32", (part,)), 3)
-    assert make_q_learning(options, NetworkOptions("mlp", (8,)), spec).light is None
+    assert make_q_learning(options, NetworkOptions("mlp", (8,)), spec).numpy_forward is None

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,12 +22,13 @@ from repertory.agents.actor_critic import (
     learn_from_rollout,
     make_actor_critic,
     rollout_loss,
-    worth,
+    targets_and_advantages,
 )
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout
-from repertory.agents.networks import NetworkOptions, build_policy_network
-from repertory.agents.q_learning import SLICE
-from repertory.agents.q_learning import legal as only_legal
+from repertory.agents.learning import legal as only_legal
+from repertory.agents.network_registry import build_policy_network
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.strategy import SLICE_ROWS, Strategy
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 ROWS, ACTIONS, GAMMA = 5, 4, 0.9
@@ -75,7 +75,7 @@ def begin(agent: Agent, scale: float = 1.0) -> LearnerState:
     return blank._replace(weights=weights_of(agent, scale))
 
 
-def make_batch(columns: list[dict[int, str] | None] | None = None, seed: int = 0, core: int = 0) -> Rollout:
+def make_batch(columns: list[dict[int, str] | None] | None = None, seed: int = 0, state_size: int = 0) -> Rollout:
     """UnrollStorage that end so; rows without a step hold what nobody should look at."""
     columns = COLUMNS if columns is None else columns
     rng, shape = np.random.default_rng(seed), (ROWS + 1, len(columns))
@@ -99,7 +99,7 @@ def make_batch(columns: list[dict[int, str] | None] | None = None, seed: int = 0
         weight=weight,
         first=first,
         mask=mask,
-        core=rng.normal(size=(len(columns), core)).astype(np.float32),
+        recurrent_state=rng.normal(size=(len(columns), state_size)).astype(np.float32),
         entropy=np.float32(0.3),  # type: ignore[arg-type]
     )
 
@@ -169,7 +169,7 @@ def log_probs(agent: Agent, weights: jax.Array, batch: Rollout) -> NDArray[np.fl
     found = np.zeros((rows, count), np.float32)
     for t in range(rows):
         mask = None if batch.mask is None else batch.mask[t]
-        answer, _ = agent.respond(weights, batch.observation[t], mask, batch.core, batch.first[t])
+        answer, _ = agent.respond(weights, batch.observation[t], mask, batch.recurrent_state, batch.first[t])
         for n, row in enumerate(np.asarray(answer)):
             found[t, n] = math.log(max(twins.softmax(row[:-1])[batch.action[t, n]], 1e-300))
     return found
@@ -199,7 +199,7 @@ def test_returns_and_advantages_are_the_papers_whatever_ends_where(parts: dict[s
     V = rng.normal(size=batch.action.shape).astype(np.float32)
     ratio = np.exp(rng.normal(scale=0.8, size=(ROWS, len(COLUMNS)))).astype(np.float32)
     with jax.disable_jit():
-        returns, advantage = worth(options, jnp.array(V), jnp.array(ratio), batch)
+        returns, advantage = targets_and_advantages(options, jnp.array(V), jnp.array(ratio), batch)
     want = twin_targets(options, batch, V, ratio)
     assert len(want) == batch.weight.sum()
     for at, (v, A) in want.items():
@@ -211,8 +211,10 @@ def test_where_the_policy_has_not_changed_vtrace_is_the_n_step_return_exactly() 
     batch, V = make_batch(), np.random.default_rng(1).normal(size=(ROWS + 1, len(COLUMNS))).astype(np.float32)
     ones = np.ones((ROWS, len(COLUMNS)), np.float32)
     with jax.disable_jit():
-        corrected = worth(replace(IMPALA, rho_clip=2.0, c_clip=3.0), jnp.array(V), jnp.array(ones), batch)
-        played = worth(A3C, jnp.array(V), jnp.array(ones), batch)
+        corrected = targets_and_advantages(
+            replace(IMPALA, rho_clip=2.0, c_clip=3.0), jnp.array(V), jnp.array(ones), batch
+        )
+        played = targets_and_advantages(A3C, jnp.array(V), jnp.array(ones), batch)
     step = batch.weight[:-1] > 0
     for one, other in zip(corrected, played, strict=True):
         np.testing.assert_array_equal(np.asarray(one)[step], np.asarray(other)[step])
@@ -230,7 +232,7 @@ def test_a_ratio_of_nothing_cuts_the_trace_and_divides_nothing_by_zero() -> None
     batch, V = make_batch(WHOLE), np.ones((ROWS + 1, len(WHOLE)), np.float32)
     ratio = np.random.default_rng(1).choice([0.0, 1e-30, 1.0, 1e30], (ROWS, len(WHOLE))).astype(np.float32)
     with jax.disable_jit():
-        found = worth(IMPALA, jnp.array(V), jnp.array(ratio), batch)
+        found = targets_and_advantages(IMPALA, jnp.array(V), jnp.array(ratio), batch)
     for at, want in twin_targets(IMPALA, batch, V, ratio, WHOLE).items():
         np.testing.assert_allclose([found[0][at], found[1][at]], want, rtol=1e-5, atol=1e-5)
 
@@ -260,7 +262,9 @@ def test_gradient_is_the_slope_of_the_loss_with_returns_and_advantages_held(opti
     agent, batch = agent_of(options), make_batch()
     θ = np.asarray(weights_of(agent), float)
     gradient, learned = agent.gradient(weights_of(agent), None, batch, None)
-    np.testing.assert_allclose(learned.gradient_norm, np.linalg.norm(gradient), rtol=1e-5)
+    assert learned.gradient_norm is None
+    _, first = agent.learn(begin(agent), batch)
+    np.testing.assert_allclose(first.gradient_norm, np.linalg.norm(gradient), rtol=1e-5)
 
     def at(vector: NDArray[Any]) -> Told:
         return told(options, agent.layout.unravel(vector), batch)  # type: ignore[arg-type]
@@ -275,12 +279,7 @@ def test_gradient_is_the_slope_of_the_loss_with_returns_and_advantages_held(opti
     np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4 * np.abs(slope).max())
 
 
-def build(outputs: int) -> nn.Module:
-    """A user's own network."""
-    return nn.Sequential([nn.Dense(6), nn.tanh, nn.Dense(outputs)])
-
-
-OWN = f"{__name__}:build"
+OWN = "pictures:build"
 OTHER_NETWORKS = {
     "separate": NetworkOptions("mlp", (4,), separate=True),
     "own": NetworkOptions(module=OWN),
@@ -353,7 +352,9 @@ def test_where_ratios_are_exactly_one_so_is_the_gradient(options: ActorCriticOpt
     model = Model(build_policy_network(TINY, SPEC.observation, ACTIONS), ACTIONS, 0)
     tree = layout.unravel(weights_of(agent_of(A3C)))
     with jax.disable_jit():
-        _, outputs = model.through_time(tree, model.features(tree, batch.observation), batch.core, batch.first)
+        _, outputs = model.through_time(
+            tree, model.features(tree, batch.observation), batch.recurrent_state, batch.first
+        )
         log_π = jax.nn.log_softmax(only_legal(outputs[..., :-1], batch.mask))
         log_prob = np.take_along_axis(np.asarray(log_π), batch.action[..., None], axis=-1)[..., 0]
         batch = batch._replace(log_prob=log_prob)
@@ -441,7 +442,7 @@ def test_entropy_is_worth_its_weight(options: ActorCriticOptions) -> None:
 def test_illegal_actions_never_get_probability() -> None:
     agent, batch = agent_of(A3C), make_batch()
     assert agent.respond is not None
-    θ, every, core = weights_of(agent) * 30.0, np.arange(len(COLUMNS)), batch.core
+    θ, every, core = weights_of(agent) * 30.0, np.arange(len(COLUMNS)), batch.recurrent_state
     for t, mask in enumerate(batch.mask):  # type: ignore[arg-type]
         rows, _ = agent.respond(θ, batch.observation[t], mask, core, batch.first[t])
         free, _ = agent.respond(θ, batch.observation[t], np.ones_like(mask), core, batch.first[t])
@@ -493,36 +494,36 @@ def compiled_pass() -> Any:
 
 def played_through(batch: Rollout, rows: slice = slice(None), core: Any = None) -> tuple[Any, Any]:
     """The last states and the outputs of some rows."""
-    start = batch.core if core is None else core
+    start = batch.recurrent_state if core is None else core
     θ = weights_of(agent_of(IMPALA, LSTM))
     state, outputs = compiled_pass()(θ, batch.observation[rows], start, batch.first[rows])
     return np.asarray(state), np.asarray(outputs)
 
 
 def test_what_goes_through_time_is_an_lstm() -> None:
-    batch, agent = make_batch(core=8), agent_of(IMPALA, LSTM)
+    batch, agent = make_batch(state_size=8), agent_of(IMPALA, LSTM)
     _, outputs = played_through(batch)
     tree = agent.layout.unravel(weights_of(agent))
-    want = critic_twins.recurrent_network(tree, batch.observation, batch.first, batch.core)
+    want = critic_twins.recurrent_network(tree, batch.observation, batch.first, batch.recurrent_state)
     np.testing.assert_allclose(outputs, want, rtol=1e-4, atol=1e-5)
 
 
 def test_an_unroll_cut_in_two_is_the_same_with_the_state_carried_over() -> None:
-    batch = make_batch(core=8)
+    batch = make_batch(state_size=8)
     state, outputs = played_through(batch)
     carried, before = played_through(batch, slice(3))
     after_state, after = played_through(batch, slice(3, None), carried)
     np.testing.assert_allclose(np.concatenate([before, after]), outputs, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(after_state, state, rtol=1e-5, atol=1e-6)
-    _, forgotten = played_through(batch, slice(3, None), np.zeros_like(batch.core))
+    _, forgotten = played_through(batch, slice(3, None), np.zeros_like(batch.recurrent_state))
     assert np.abs(forgotten[0] - after[0]).max() > 1e-2
 
 
 def test_playing_step_by_step_is_going_through_the_unroll() -> None:
-    agent, batch = agent_of(IMPALA, LSTM), make_batch(core=8)
+    agent, batch = agent_of(IMPALA, LSTM), make_batch(state_size=8)
     assert agent.respond is not None
-    assert (agent.core, agent.light) == (8, None)
-    core: Any = batch.core
+    assert (agent.state_size, agent.numpy_forward) == (8, None)
+    core: Any = batch.recurrent_state
     _, outputs = played_through(batch)
     for t in range(ROWS + 1):
         rows, core = agent.respond(weights_of(agent), batch.observation[t], None, core, batch.first[t])
@@ -530,9 +531,9 @@ def test_playing_step_by_step_is_going_through_the_unroll() -> None:
 
 
 def test_the_state_is_empty_where_an_episode_begins() -> None:
-    batch = make_batch(core=8)
+    batch = make_batch(state_size=8)
     _, outputs = played_through(batch)
-    _, other = played_through(batch._replace(core=batch.core + 3.0))
+    _, other = played_through(batch._replace(recurrent_state=batch.recurrent_state + 3.0))
     assert batch.first.any()
     for n in range(len(COLUMNS)):
         began = np.flatnonzero(batch.first[:, n])
@@ -541,7 +542,9 @@ def test_the_state_is_empty_where_an_episode_begins() -> None:
         assert (np.abs(outputs[:start, n] - other[:start, n]).max(axis=-1) > 1e-6).all()
     column = COLUMNS.index({2: "terminated"})  # its second episode begins in row 4
     later = np.roll(batch.observation, -4, axis=0)
-    fresh = batch._replace(observation=later, first=np.zeros_like(batch.first), core=np.zeros_like(batch.core))
+    fresh = batch._replace(
+        observation=later, first=np.zeros_like(batch.first), recurrent_state=np.zeros_like(batch.recurrent_state)
+    )
     _, anew = played_through(fresh)
     np.testing.assert_allclose(anew[:2, column], outputs[4:, column], rtol=1e-5, atol=1e-6)
 
@@ -551,23 +554,25 @@ def test_the_state_is_empty_where_an_episode_begins() -> None:
 
 def test_slices_of_other_sizes_add_up_to_the_gradient_at_once() -> None:
     agent, batch = agent_of(IMPALA), make_batch()
-    assert batch.action.size > 2 * SLICE
-    assert batch.action.size % SLICE
+    assert batch.action.size > 2 * SLICE_ROWS
+    assert batch.action.size % SLICE_ROWS
     θ = weights_of(agent)
     want, learned = agent.gradient(θ, None, batch, None)
     model = Model(build_policy_network(TINY, SPEC.observation, ACTIONS), ACTIONS, 0)
 
     def loss(tree: Any, features: jax.Array, batch: Rollout) -> tuple[jax.Array, Any]:
         """With a part that depends on the weights alone, as what goes through time does."""
-        value, told = rollout_loss(IMPALA, model, tree, features, batch)
-        return value + 0.5 * jnp.sum(agent.layout.ravel(tree) ** 2), told
+        value, learned = rollout_loss(IMPALA, model, tree, features, batch)
+        value = value + 0.5 * jnp.sum(agent.layout.ravel(tree) ** 2)
+        return value, learned._replace(loss=value)
 
-    found, sliced = gradient_in_slices(model, agent.layout, loss, 3)(θ, None, batch, None)
+    found, sliced = gradient_in_slices(model, agent.layout, loss, Strategy(slice_rows=SLICE_ROWS, threads=3))(
+        θ, None, batch, None
+    )
     np.testing.assert_allclose(found, want + θ, rtol=1e-4, atol=1e-5 * np.abs(want).max())
     np.testing.assert_allclose(sliced.loss, learned.loss + 0.5 * θ @ θ, rtol=1e-4)
     np.testing.assert_allclose(sliced.entropy, learned.entropy, rtol=1e-4)
     np.testing.assert_allclose(sliced.value, learned.value, rtol=1e-4)
-    np.testing.assert_allclose(sliced.gradient_norm, np.linalg.norm(want + θ), rtol=1e-4)
 
 
 def test_images_learned_from_in_slices_give_the_gradient_at_once() -> None:
@@ -577,14 +582,14 @@ def test_images_learned_from_in_slices_give_the_gradient_at_once() -> None:
     batch = make_batch([{}, {1: "truncated"}, {2: "terminated"}, {}, {}, {3: "truncated"}, {}, {0: "terminated"}])
     seen = np.random.default_rng(0).integers(0, 256, (*batch.action.shape, 4, 36, 36)).astype(np.uint8)
     batch = batch._replace(observation=seen, action=batch.action % 3, mask=None)
-    assert batch.action.size > SLICE
+    assert batch.action.size > SLICE_ROWS
 
     def whole(tree: Any, batch: Rollout) -> tuple[jax.Array, Any]:
         return rollout_loss(options, model, tree, model.features(tree, batch.observation), batch)
 
     start = begin(agent, 0.05)
     tree = agent.layout.unravel(start.weights)
-    (loss, told), slopes = jax.jit(jax.value_and_grad(whole, has_aux=True))(tree, batch)
+    (loss, expected), slopes = jax.jit(jax.value_and_grad(whole, has_aux=True))(tree, batch)
     want = np.asarray(agent.layout.ravel(slopes))
     close = {"rtol": 1e-3, "atol": 1e-5 * np.abs(want).max()}
     gradient, learned = agent.gradient(start.weights, start.target, batch, None)
@@ -594,7 +599,8 @@ def test_images_learned_from_in_slices_give_the_gradient_at_once() -> None:
         state.optimizer[0].mu / 0.1, want, **close
     )  # Adam's moment: a tenth of its first gradient
     for found in (learned, sliced):
-        np.testing.assert_allclose(found, [loss, 0.0, np.linalg.norm(want), *told], rtol=1e-4)
+        np.testing.assert_allclose(found[:-1], [loss, 0.0, expected.entropy, expected.value], rtol=1e-4)
+    np.testing.assert_allclose(sliced.gradient_norm, np.linalg.norm(want), rtol=1e-4)
     for name, layer in agent.layout.views(want).items():
         assert np.abs(layer).max() > 0, name
     assert int(state.updates) == 1
@@ -613,7 +619,7 @@ class Recorder:
         np.testing.assert_array_equal(batch.action[0], which)
         np.testing.assert_array_equal(batch.observation[1, :, 0], which)
         np.testing.assert_array_equal(batch.mask[0, :, 0], np.array(which) % 2 == 0)  # type: ignore[index]
-        np.testing.assert_array_equal(batch.core[:, 1], which)
+        np.testing.assert_array_equal(batch.recurrent_state[:, 1], which)
         assert batch.entropy == np.float32(0.3)
         self.given.append(which)
         count = jnp.float32(len(self.given))
@@ -623,9 +629,9 @@ class Recorder:
 
 def numbered(unrolls: int) -> Rollout:
     """A batch in which every array says which unroll it belongs to."""
-    batch, numbers = make_batch([{}] * unrolls, core=2), np.arange(unrolls)
+    batch, numbers = make_batch([{}] * unrolls, state_size=2), np.arange(unrolls)
     assert batch.mask is not None
-    batch.reward[:], batch.action[:], batch.core[:] = numbers, numbers, numbers[:, None]
+    batch.reward[:], batch.action[:], batch.recurrent_state[:] = numbers, numbers, numbers[:, None]
     batch.observation[:], batch.mask[:] = numbers[:, None], numbers[:, None] % 2 == 0
     return batch
 
@@ -690,7 +696,7 @@ def test_a_batch_makes_its_updates_and_leaves_out_what_is_not_finite() -> None:
 def test_returns_as_played_know_nothing_of_the_clips_of_vtrace() -> None:
     batch, values = make_batch(), np.random.default_rng(5).normal(size=(ROWS + 1, len(COLUMNS))).astype(np.float32)
     ratio = jnp.ones((ROWS, len(COLUMNS)))
-    plain = worth(A3C, jnp.asarray(values), ratio, batch)
-    clipped = worth(replace(A3C, rho_clip=0.5, c_clip=0.5), jnp.asarray(values), ratio, batch)
+    plain = targets_and_advantages(A3C, jnp.asarray(values), ratio, batch)
+    clipped = targets_and_advantages(replace(A3C, rho_clip=0.5, c_clip=0.5), jnp.asarray(values), ratio, batch)
     for one, other in zip(plain, clipped, strict=True):
         np.testing.assert_array_equal(one, other)

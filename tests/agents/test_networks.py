@@ -13,17 +13,8 @@ import numpy as np
 import pytest
 
 import twins
-from repertory.agents.networks import (
-    LECUN,
-    NetworkOptions,
-    NoisyDense,
-    PatchConv,
-    WholeConv,
-    build_network,
-    build_policy_network,
-    choose_kind,
-    encode,
-)
+from repertory.agents.network_registry import build_network, build_policy_network, choose_kind
+from repertory.agents.networks import LECUN, NetworkOptions, NoisyDense, PatchConv, WholeConv, encode
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
@@ -99,7 +90,7 @@ def test_image_with_channels_last_keeps_its_axes(shape: tuple[int, ...]) -> None
     ],
 )
 def test_auto_looks_at_height_and_width(spec: ObservationSpec, kind: str) -> None:
-    assert choose_kind(NetworkOptions(), spec) == kind
+    assert choose_kind(NetworkOptions(), spec).name == kind
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""What the target network says of the next lesson, asked for while the last one is still being learned from.
+"""Target prefetch: the target network's values of the next batch, computed while the learner is busy with the last.
 
-The target stays as it is for many updates, so its answers need not wait for the updates before them. Where a core is
-free, a thread has them ready: a fifth of a small network's update. NumPy answers, because XLA runs the calls on one
-device one after the other.
+The target stays as it is for many updates, so its values need not wait for the updates before them. Where a core is
+free, a thread has them ready: a fifth of a small network's update. NumPy computes them, because XLA runs the calls on
+one device one after the other.
 """
 
 from __future__ import annotations
@@ -16,50 +16,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, LearnerState
-from repertory.agents.light import LightValues
+from repertory.agents.numpy_forward import NumpyForward
 from repertory.experience.replay import Sample
 
 PATIENCE_S, WITHOUT = 0.02, 50
-"""Who has waited so long for an answer computes it without help, and so do that many lessons after it."""
+"""A learner that has waited so long computes the values itself, and so it does for that many batches after it."""
 
 
 class Queue(Protocol):
-    """Where the next lesson waits."""
+    """Where the next batch waits."""
 
     def next(self) -> Sample | None:
-        """The one after that which is being learned from, if it is there."""
+        """The batch after the one in use, if it is there."""
 
 
-class Foresight:
-    """One lesson ahead, as long as the target that was asked is the one that the lesson will be learned with."""
+class TargetPrefetch:
+    """One batch ahead, as long as the target that was asked is the one that the batch will be learned with."""
 
     def __init__(self, agent: Agent, queue: Queue, cores: Sequence[int] = ()) -> None:
         """`cores`: where its thread may run, if not wherever this process may."""
-        assert agent.light is not None
+        assert agent.numpy_forward is not None
         self.queue = queue
-        self._prepare, self._period = agent.light, agent.target_period
-        self._target: LightValues | None = None
+        self._prepare, self._period = agent.numpy_forward, agent.target_period
+        self._target: NumpyForward | None = None
         self._epoch = -1
         self._asked: Future[NDArray[np.float32]] | None = None
         self._without = 0
-        self._thread = ThreadPoolExecutor(1, "repertory-foresight", initializer=_keep_to, initargs=(cores,))
-
-    @staticmethod
-    def possible(agent: Agent) -> bool:
-        """Whether the target stays for a while, and NumPy can answer for it."""
-        return agent.target_period > 0 and agent.light is not None
+        self._thread = ThreadPoolExecutor(1, "repertory-prefetch", initializer=_keep_to, initargs=(cores,))
 
     def begin(self, updates: int) -> None:
-        """Ask about the lesson that begins after so many updates, if the target will still be this one at its end."""
+        """Ask about the batch that begins after so many updates, if the target will still be this one at its end."""
         sample = self.queue.next()
         self._without -= 1
         if sample is None or self._target is None or self._without >= 0:
             return
         if (updates + sample.updates - 1) // self._period == self._epoch:
-            self._asked = self._thread.submit(_answers, self._target, sample)
+            self._asked = self._thread.submit(_values, self._target, sample)
 
     def end(self, learned: LearnerState, updates: int) -> NDArray[np.float32] | None:
-        """The answers for the lesson that begins now, if they were asked for; else the target is looked up."""
+        """The values for the batch that begins now, if they were asked for; else the target is looked up."""
         asked, self._asked = self._asked, None
         if updates // self._period != self._epoch:
             self._epoch = updates // self._period
@@ -71,15 +66,15 @@ class Foresight:
             return None
 
     def example(self, learned: LearnerState, batch: Any) -> NDArray[np.float32]:
-        """Answers of the right shape, to compile with."""
-        return _answers(self._prepare(np.array(learned.target)), batch)
+        """Values of the right shape, to compile with."""
+        return _values(self._prepare(np.array(learned.target)), batch)
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _answers(target: LightValues, sample: Any) -> NDArray[np.float32]:
+def _values(target: NumpyForward, sample: Any) -> NDArray[np.float32]:
     """`[updates, batch, actions]`."""
     seen = sample.next_observation
     rows = target(seen.reshape(-1, *seen.shape[2:]), None)

@@ -1,4 +1,4 @@
-"""Asking the target about the next lesson ahead of time changes nothing but the time it takes."""
+"""Target prefetch changes nothing but the time that an update takes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.engines.boards import BatchSlots
 from repertory.experience.replay import Sample
-from repertory.roles import foresight as module
-from repertory.roles.foresight import Foresight
+from repertory.roles import target_prefetch as module
 from repertory.roles.learner import Learner
 from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.stopwatch import Unwatched
+from repertory.roles.target_prefetch import TargetPrefetch
 
 SPEC, TINY = make_spec(), NetworkOptions(kind="mlp", hidden=(5,))
 BATCH, SLOTS = 8, 3
@@ -68,8 +68,8 @@ class NoWeights:
         raise AssertionError
 
 
-class Counted(Foresight):
-    """Counts the lessons that were foreseen."""
+class Counted(TargetPrefetch):
+    """Counts the batches whose values were prefetched."""
 
     known = 0
 
@@ -111,35 +111,35 @@ def test_looking_ahead_learns_the_same(options: dict[str, Any], updates: int, pe
     np.testing.assert_allclose(weights[1], weights[0], rtol=2e-4, atol=2e-5)
 
 
-def test_lessons_are_foreseen_unless_the_target_moves_before_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_prefetched_unless_the_target_moves_before_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 20.0)
     with learner(agent_of(target_period=20), 5, True) as (made, slots):
         for _ in range(9):
             while slots.filled - slots.freed < 2:
                 slots.put(sample_of(slots.filled, 5))
             made.step()
-        assert isinstance(made.foresight, Counted)
-        assert made.foresight.known == 9 - 3  # the first, and those after 20 and 40 updates
+        assert isinstance(made.prefetch, Counted)
+        assert made.prefetch.known == 9 - 3  # the first, and those after 20 and 40 updates
 
 
 def test_answers_that_come_too_late_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    answers = module._answers
+    answers = module._values
 
     def late(*given: Any) -> Any:
         gate.wait(20)
         return answers(*given)
 
-    monkeypatch.setattr(module, "_answers", late)
+    monkeypatch.setattr(module, "_values", late)
     with learner(agent_of(target_period=100), 2, True) as (made, slots):
         for seed in range(3):
             slots.put(sample_of(seed, 2))
         for _ in range(3):
             made.step()
         gate.set()
-        assert isinstance(made.foresight, Counted)
+        assert isinstance(made.prefetch, Counted)
         assert made.page.updates == 6
-        assert made.foresight.known == 0
+        assert made.prefetch.known == 0
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def test_answers_that_come_too_late_are_done_without(monkeypatch: pytest.MonkeyP
     [({}, True), ({"target_tau": 0.1}, False), ({"target": False}, False), ({"noisy": True}, False)],
 )
 def test_only_a_target_that_stays_can_be_asked_ahead(options: dict[str, Any], possible: bool) -> None:
-    assert Foresight.possible(agent_of(**options)) == possible
+    assert agent_of(**options).prefetch_target == possible
 
 
 def test_thread_keeps_to_its_cores_and_leaves_the_others_alone() -> None:
     before = os.sched_getaffinity(0)
-    ahead = Foresight(
+    ahead = TargetPrefetch(
         agent_of(), BatchSlots({"weight": np.zeros(1), "counts": np.zeros(2)}, 1, lambda: None), [min(before)]
     )
     assert ahead._thread.submit(os.sched_getaffinity, 0).result(10) == {min(before)}

@@ -18,17 +18,11 @@ from numpy.typing import NDArray
 import twins
 from naive import Habits, Play, make_spec
 from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
+from repertory.agents.learning import make_learn
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.optimizing import make_optimizer
-from repertory.agents.q_learning import (
-    SLICE,
-    Head,
-    QLearningOptions,
-    dueling,
-    learn_in_scan,
-    learn_in_slices,
-    make_q_learning,
-)
+from repertory.agents.q_learning import Head, QLearningOptions, dueling, make_q_learning
+from repertory.agents.strategy import SLICE_ROWS, Strategy
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
@@ -294,7 +288,9 @@ def test_gradient_is_the_slope_of_the_loss(parts: dict[str, Any]) -> None:
     agent, batch = agent_of(replace(PLAIN, **parts)), make_batch(size=32)
     θ, θ_target = vectors(agent)
     gradient, learned = agent.gradient(θ, θ_target, batch, KEY)
-    np.testing.assert_allclose(learned.gradient_norm, np.linalg.norm(gradient), rtol=1e-5)
+    assert learned.gradient_norm is None
+    _, whole = agent.learn(begin(agent)._replace(weights=θ + 0, target=θ_target + 0), stacked(batch))
+    np.testing.assert_allclose(whole.gradient_norm, [np.linalg.norm(gradient)], rtol=1e-5)
     steepest = np.argsort(-np.abs(np.asarray(gradient)))[:8]
     step = 2e-3
     for i in steepest:
@@ -485,7 +481,7 @@ def test_a_batch_learned_in_slices_is_the_whole_batch() -> None:
     np.testing.assert_allclose(state.optimizer[0].mu / 0.1, gradient, rtol=1e-3, atol=1e-5 * scale)
     np.testing.assert_allclose(sliced.loss, [whole.loss], rtol=1e-4)
     np.testing.assert_allclose(sliced.priority, [whole.priority], rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(sliced.gradient_norm, [whole.gradient_norm], rtol=1e-4)
+    np.testing.assert_allclose(sliced.gradient_norm, [np.linalg.norm(gradient)], rtol=1e-4)
     np.testing.assert_allclose(sliced.value, [whole.value], rtol=1e-4)
     assert int(state.updates) == 1
 
@@ -498,11 +494,12 @@ def test_unequal_slices_count_by_their_size_and_share_their_noise(threads: int) 
         noise = jax.random.normal(key, weights.shape)
         vector = noise * jnp.mean(batch.reward)
         mean = jnp.mean(batch.reward)
-        return vector, Learned(mean, jnp.abs(batch.reward), jnp.linalg.norm(vector), jnp.zeros(()), 2 * mean)
+        return vector, Learned(mean, jnp.abs(batch.reward), jnp.zeros(()), 2 * mean)
 
     start = begin(agent)
     want, whole = gradient(start.weights, start.target, batch, jax.random.fold_in(start.key, 0))
-    learn = learn_in_slices(gradient, lambda state, vector, _rate: state._replace(weights=vector), threads)
+    strategy = Strategy(slice_rows=SLICE_ROWS, threads=threads)
+    learn = make_learn(strategy, gradient, lambda state, vector, _rate: state._replace(weights=vector), 1.0)
     state, sliced = learn(start, stacked(batch))
     np.testing.assert_allclose(state.weights, want, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(sliced.loss, [whole.loss], rtol=1e-4)
@@ -514,18 +511,18 @@ def test_unequal_slices_count_by_their_size_and_share_their_noise(threads: int) 
 
 
 @pytest.mark.parametrize("in_slices", [False, True])
-@pytest.mark.parametrize("size", [4, SLICE + 1])
+@pytest.mark.parametrize("size", [4, SLICE_ROWS + 1])
 def test_every_update_has_noise_of_its_own(in_slices: bool, size: int) -> None:
     """Of several in one call, and of calls one after the other."""
 
     def gradient(weights: jax.Array, _: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
         noise = jax.random.normal(key, ())
-        return weights * 0.0, Learned(noise, jnp.abs(batch.reward), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+        return weights * 0.0, Learned(noise, jnp.abs(batch.reward), jnp.zeros(()), jnp.zeros(()))
 
     def apply(state: LearnerState, _vector: jax.Array, _rate: float) -> LearnerState:
         return state._replace(updates=state.updates + 1)
 
-    learn = (learn_in_slices if in_slices else learn_in_scan)(gradient, apply, start=1.0)
+    learn = make_learn(Strategy(slice_rows=SLICE_ROWS if in_slices else 0), gradient, apply, 1.0)
     state, found = begin(agent_of(PLAIN)), []
     for count in (3, 1, 2):
         state, learned = learn(state, stacked(*[make_batch(size=size)] * count))

@@ -1,0 +1,54 @@
+"""Named kinds of agents or networks: those of this package, and those that other packages and programs add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import Generic, Protocol, TypeVar
+
+from repertory.errors import UserError, nearest
+
+
+class Named(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Kind = TypeVar("Kind", bound=Named)
+
+
+class Kinds(Generic[Kind]):
+    """A table by name. Entry points of `group` are loaded when a name is missing or all names are asked for."""
+
+    def __init__(self, what: str, group: str, built_in: Iterable[Kind]) -> None:
+        """`what` names the option in messages."""
+        self._what, self._group, self._loaded = what, group, False
+        self._kinds = {kind.name: kind for kind in built_in}
+
+    def register(self, kind: Kind) -> None:
+        """Make a kind known under its name, in this process.
+
+        Worker processes import the main script again, so call this at its top level, or bring an entry point.
+        """
+        self._kinds[kind.name] = kind
+
+    def known(self) -> Mapping[str, Kind]:
+        """All of them by name."""
+        if not self._loaded:
+            self._loaded = True
+            for entry in entry_points(group=self._group):
+                try:
+                    self.register(entry.load())
+                except Exception as error:
+                    raise UserError(
+                        f"the entry point {entry.name!r} of {self._group} can't be loaded: {error}"
+                    ) from None
+        return self._kinds
+
+    def find(self, name: str) -> Kind:
+        """The kind of this name, or a sentence that names the nearest."""
+        if name not in self._kinds and name not in self.known():
+            raise UserError(f"unknown {self._what} {name!r}{nearest(name, self._kinds)}")
+        return self._kinds[name]

@@ -1,0 +1,171 @@
+"""What all agents share: fresh states, gradients as vectors, and updates in one compiled scan or in slices.
+
+Imports JAX, Flax and Optax.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from repertory.agents.agent import Array, Learned, LearnerState, Rate
+from repertory.agents.numpy_forward import ILLEGAL
+from repertory.agents.strategy import Strategy
+from repertory.agents.vector import Layout
+from repertory.specs import ObservationSpec
+
+Gradient = Callable[[Any, Any, Any, Any], tuple[jax.Array, Learned]]
+"""From weights, target, batch and key."""
+Update = Callable[[LearnerState, Any, Rate], tuple[LearnerState, Learned]]
+Apply = Callable[[LearnerState, jax.Array, Rate], LearnerState]
+
+
+def legal(values: jax.Array, mask: Array | None) -> jax.Array:
+    """Values with illegal actions so low that no maximum finds them."""
+    return values if mask is None else jnp.where(mask, values, ILLEGAL)
+
+
+def fresh_state(
+    key: jax.Array,
+    *,
+    module: nn.Module,
+    spec: ObservationSpec,
+    layout: Layout,
+    optimizer: optax.GradientTransformation,
+    with_target: bool = True,
+) -> LearnerState:
+    """Fresh weights; the target starts as a copy, or is a single number that stands for none."""
+    key_weights, key = jax.random.split(key)
+    sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
+    weights = layout.ravel(module.init(key_weights, sample)["params"])
+    moments = optimizer.init(weights)
+    zero = jnp.zeros((), jnp.int32)
+    target = weights + 0.0 if with_target else jnp.zeros(1)
+    return LearnerState(weights, target, moments, zero, zero, jax.random.key_data(key))
+
+
+def make_gradient(layout: Layout, loss: Callable[[Any, Any, Any, Any], tuple[jax.Array, Learned]]) -> Gradient:
+    """The gradient of a loss of layers, target vector, batch and key."""
+
+    def gradient(weights: Any, target: Any, batch: Any, key: Any) -> tuple[jax.Array, Learned]:
+        (_, learned), tree = jax.value_and_grad(loss, has_aux=True)(layout.unravel(weights), target, batch, key)
+        return layout.ravel(tree), learned
+
+    return gradient
+
+
+def finish_update(
+    apply: Apply, state: LearnerState, vector: jax.Array, learned: Learned, rate: Rate
+) -> tuple[LearnerState, Learned]:
+    """The optimizer step, and the gradient's norm before it was clipped."""
+    return apply(state, vector, rate), learned._replace(gradient_norm=jnp.linalg.norm(vector))
+
+
+def make_update(gradient: Gradient, apply: Apply) -> Update:
+    """Gradient and step; every update has a random key of its own."""
+
+    def update(state: LearnerState, batch: Any, rate: Rate) -> tuple[LearnerState, Learned]:
+        vector, learned = gradient(state.weights, state.target, batch, update_key(state))
+        return finish_update(apply, state, vector, learned, rate)
+
+    return update
+
+
+def update_key(state: LearnerState) -> jax.Array:
+    """The random key of the next update."""
+    return jax.random.fold_in(state.key, state.updates)
+
+
+def make_learn(
+    strategy: Strategy, gradient: Gradient, apply: Apply, start: float
+) -> Callable[..., tuple[LearnerState, Learned]]:
+    """Updates at one learning rate, by default that of the `start`; batches carry a leading axis of updates."""
+    if strategy.slice_rows:
+        return _learn_in_slices(strategy, gradient, apply, start)
+    update = make_update(gradient, apply)
+
+    @partial(jax.jit, donate_argnums=0)
+    def learn(state: LearnerState, batches: Any, rate: Rate = start) -> tuple[LearnerState, Learned]:
+        if batches.action.shape[0] == 1:
+            state, learned = update(state, jax.tree_util.tree_map(lambda x: x[0], batches), rate)
+            return state, jax.tree_util.tree_map(lambda x: x[None], learned)
+        return jax.lax.scan(lambda state, batch: update(state, batch, rate), state, batches)
+
+    return learn
+
+
+def _learn_in_slices(
+    strategy: Strategy, gradient: Gradient, apply: Apply, start: float
+) -> Callable[..., tuple[LearnerState, Learned]]:
+    """Python counts updates and slices; a batch of one slice is one compiled call."""
+
+    def combine(
+        state: LearnerState, parts: list[tuple[jax.Array, Learned]], rate: Rate
+    ) -> tuple[LearnerState, Learned]:
+        return finish_update(apply, state, *_mean_of_slices(parts), rate)
+
+    whole, part = jax.jit(make_update(gradient, apply), donate_argnums=0), jax.jit(gradient)
+    finish, each = jax.jit(combine, donate_argnums=0), map_on_threads(strategy.threads)
+
+    def update(state: LearnerState, batch: Any, rate: Rate) -> tuple[LearnerState, Learned]:
+        edges = slice_edges(batch.action.shape[0], strategy.slice_rows, strategy.threads)
+        if len(edges) == 1:
+            return whole(state, batch, rate)
+        slices = [jax.tree_util.tree_map(lambda x, a=low, b=high: x[a:b], batch) for low, high in edges]
+        key = update_key(state)
+        return finish(state, each(lambda piece: part(state.weights, state.target, piece, key), slices), rate)
+
+    def learn(state: LearnerState, batches: Any, rate: Rate = start) -> tuple[LearnerState, Learned]:
+        results = []
+        for index in range(batches.action.shape[0]):
+            state, learned = update(state, jax.tree_util.tree_map(lambda x, i=index: x[i], batches), rate)
+            results.append(learned)
+        return state, stack(results)
+
+    return learn
+
+
+def _mean_of_slices(parts: list[tuple[jax.Array, Learned]]) -> tuple[jax.Array, Learned]:
+    """Slices count by their size."""
+    vectors, learned = zip(*parts, strict=True)
+    sizes = [each.priority.shape[0] for each in learned]
+
+    def mean(values: Iterable[jax.Array]) -> jax.Array:
+        return jnp.asarray(sum(size / sum(sizes) * value for size, value in zip(sizes, values, strict=True)))
+
+    vector, loss, value = mean(vectors), mean(each.loss for each in learned), mean(each.value for each in learned)
+    return vector, Learned(loss, jnp.concatenate([each.priority for each in learned]), jnp.zeros(()), value)
+
+
+def slice_edges(size: int, rows: int, threads: int = 1) -> list[tuple[int, int]]:
+    """First and last-plus-one of slices of at most `rows`, as many as keep the threads busy."""
+    count = max(-(-size // rows), min(threads, size))
+    return list(itertools.pairwise(size * index // count for index in range(count + 1)))
+
+
+def map_on_threads(threads: int) -> Callable[..., list[Any]]:
+    """Like `map`, but each result is computed when it returns; on several threads side by side."""
+    pool = ThreadPoolExecutor(threads, "repertory-slice") if threads > 1 else None
+
+    def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+        def one(*args: Any) -> Any:
+            return jax.block_until_ready(work(*args))
+
+        return list(pool.map(one, *arguments) if pool is not None else map(one, *arguments))
+
+    return each
+
+
+def stack(results: list[Learned]) -> Learned:
+    """Several updates as one, with a leading axis."""
+    stacked: Learned = jax.tree_util.tree_map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *results)
+    return stacked
