@@ -251,10 +251,15 @@ def evaluate(arguments: list[str]) -> int:
 def show(arguments: list[str]) -> int:
     """draw a topology, or list them all"""
     from repertory.runs.listing import topologies_table
+    from repertory.runs.staging import sketch
     from repertory.topologies.graph import draw
 
     name = parse(ShowOptions, arguments, "show").topology
-    print(draw(topologies.find(name)) if name else topologies_table(topologies.ALL))
+    if name:
+        kind = topologies.find(name)
+        print(draw(kind, sketch(kind.name)))
+    else:
+        print(topologies_table(topologies.known().values()))
     return 0
 
 

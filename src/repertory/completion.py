@@ -19,7 +19,7 @@ from repertory.runs.config import flag, options_for
 from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions
 
 KINDS: Mapping[str, tuple[type, ...]] = {
-    "train": tuple(options_for(agent, name) for name, kind in topologies.TOPOLOGIES.items() for agent in kind.agents),
+    "train": tuple(options_for(agent, name) for name, kind in topologies.known().items() for agent in kind.agents),
     "resume": (commands.ResumeOptions,),
     "evaluate": (commands.EvaluateOptions,),
     "compare": (CompareOptions,),
@@ -34,8 +34,8 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 }
 CHECKPOINTS = ("newest", "best", "exact")
 VALUES: Mapping[str, tuple[str, ...]] = {
-    "--topology": tuple(topologies.TOPOLOGIES),
-    "--topologies": ("all", *topologies.TOPOLOGIES),
+    "--topology": tuple(topologies.known()),
+    "--topologies": ("all", *topologies.known()),
     "--agent": tuple(registry.known()),
     "--preset": tuple(presets.known()),
     "--engine": ENGINES,
@@ -67,7 +67,7 @@ def options_of(command: str) -> Options:
 def words_of(command: str) -> tuple[str, ...]:
     """What may follow a command besides options, where that is known."""
     studied = ("train", "compare", "ablate", "scale")
-    known = {"show": tuple(topologies.TOPOLOGIES), "completion": tuple(SHELLS), **dict.fromkeys(studied, _games())}
+    known = {"show": tuple(topologies.known()), "completion": tuple(SHELLS), **dict.fromkeys(studied, _games())}
     return known.get(command, ())
 
 

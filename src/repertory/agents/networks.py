@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from repertory.errors import UserError
 from repertory.limits import NonNegative
 from repertory.specs import ObservationSpec, Part
 

@@ -29,6 +29,8 @@ class AgentKind:
     learns_from: Literal["replay", "unrolls"]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Options that this name sets unless the user does."""
+    like: str = ""
+    """An agent of this package that it can stand in for: it is trained by the topologies that train that one."""
 
 
 def _value_agent(name: str, summary: str, **defaults: Any) -> AgentKind:

@@ -104,11 +104,6 @@ class Channel:
         raise NotImplementedError
 
 
-def memory(channels: Iterable[Channel]) -> int:
-    """Bytes of all arrays of these channels."""
-    return sum(field.nbytes for channel in channels for field in channel.fields().values())
-
-
 def allocate(fields: Mapping[str, Field]) -> dict[str, NDArray[Any]]:
     """Arrays in this process's memory, which the system hands out when they are first written."""
     return {name: np.zeros(field.shape, field.dtype) for name, field in fields.items()}

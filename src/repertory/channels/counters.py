@@ -328,10 +328,10 @@ class GroupStats:
     def __init__(self, table: Table, workers: Sequence[int]) -> None:
         self._table, self._workers = table, np.array(workers)
 
-    def add(self, name: str, which: NDArray[np.integer[Any]], amount: float) -> None:
+    def add(self, name: str, which: int | NDArray[np.integer[Any]], amount: float) -> None:
         """So much more of one of the counts, for each."""
         self._table[name][self._workers[which]] += amount
 
-    def beat(self, which: NDArray[np.integer[Any]]) -> None:
+    def beat(self, which: int | NDArray[np.integer[Any]]) -> None:
         """Say that these live."""
         self._table["beat"][self._workers[which]] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,13 @@ class Lanes(Channel):
             leaves = PriorityTree.padded(self.count // self.readers * self.length)
             fields["priorities"] = Field((self.readers, leaves), "float64", READER)
         return fields
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of full lanes, with the sums of the priorities, which each reader keeps for itself."""
+        fields = self.fields()
+        sums = math.prod(fields["priorities"].shape) if self.prioritized else 0
+        return sum(field.nbytes for field in fields.values()) + sums
 
     def storage(self) -> LaneStorage:
         own = {name: array for name, array in self.arrays.items() if name not in OF_READERS}

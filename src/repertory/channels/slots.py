@@ -169,6 +169,14 @@ class UnrollSlots(Channel):
         shape = (self.writers, self.depth, self.rows, self.environments, self.state_size)
         return UnrollStorage.fields(self.spec, *shape)
 
+    @property
+    def slots(self) -> int:
+        return self.writers * self.depth
+
+    @property
+    def nbytes(self) -> int:
+        return sum(field.nbytes for field in self.fields().values())
+
     def storage(self) -> UnrollStorage:
         return UnrollStorage(self.spec, self.depth, self.arrays)
 

@@ -163,6 +163,11 @@ class Shared(Channel):
     def sharer(self, me: Place | None = None) -> SharedState:  # noqa: ARG002
         return SharedState(self.structure(), self.arrays, self.updates)
 
+    @port("in")
+    def reader(self, me: Place | None = None) -> SharedState:
+        """For those who only read the weights."""
+        return self.sharer(me)
+
     @property
     def published(self) -> bool:
         """It always is."""

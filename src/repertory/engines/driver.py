@@ -16,6 +16,7 @@ from repertory.engines.wiring import Wiring
 from repertory.roles.learner import check_finite
 from repertory.topologies.plan import Plan
 
+
 class Host(Protocol):
     """Where workers run: one thread, or the processes of a machine."""
 

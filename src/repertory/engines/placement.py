@@ -1,4 +1,4 @@
-"""Which workers share a process, which cores a process keeps to, and how far it yields: pure functions of a topology."""
+"""Which workers share a process, which cores it keeps to, and how far it yields: pure functions of a topology."""
 
 from __future__ import annotations
 

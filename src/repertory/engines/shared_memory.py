@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.experience.lanes import Field
+from repertory.specs import Field
 
 ALIGNMENT = 4096
 

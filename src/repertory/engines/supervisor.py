@@ -26,7 +26,7 @@ from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, end_of_child, fork_server_pid, pinnable_cores, usable_cores
 from repertory.topologies.graph import Worker, Workers
 
-__all__ = ["WorkerFailed", "Event", "Supervisor", "Watched"]
+__all__ = ["Event", "Supervisor", "Watched", "WorkerFailed"]
 
 START_S = 120.0
 """A worker that has not built its roles after so long counts as silent, whatever the heartbeat's limit."""
@@ -153,7 +153,7 @@ class Supervisor:
         )
 
     def _hear_beats(self) -> None:
-        """When each worker last said that it lives, by this process's own clock; a row of an earlier start is silent."""
+        """When each worker last said that it lives, by this process's own clock; rows of earlier starts are silent."""
         beats = np.where(self.counters["epoch"] == self._epochs(), self.counters["beat"], -1)
         self._beaten[beats != self._beats] = time.monotonic()
         self._beats = beats
@@ -323,7 +323,8 @@ class Supervisor:
 
     def _group(self, watched: Watched) -> list[Watched]:
         """Who is started again with it: nobody waits for a replica that has lost its place."""
-        return [other for other in self.watched if other.group is watched.group] if watched.group.together else [watched]
+        alike = [other for other in self.watched if other.group is watched.group]
+        return alike if watched.group.together else [watched]
 
     def _name_another(self, other: Watched, first: Watched) -> None:
         """Others of the group may have failed at the same time: they are named before all are ended."""

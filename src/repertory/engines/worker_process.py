@@ -113,9 +113,8 @@ def _prepare(given: WorkerArguments, name: str) -> None:
     hush.set_level(given.warnings)
     if given.cores:
         os.sched_setaffinity(0, given.cores)
-    large = given.plan.large
-    start_jax(given.plan.threads if large else 1)
-    if large:
+    start_jax(given.plan.compute_threads)
+    if given.plan.large:
         keep_freed_memory()
     gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
     wake_up_sharply()

@@ -13,23 +13,7 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.agents.numpy_forward import ILLEGAL, NumpyForward
-
-
-class Answer(NamedTuple):
-    """Actions [N], what is stored beside them [k, N], and the next recurrent states [N, C]."""
-
-    action: NDArray[np.integer[Any]]
-    extras: NDArray[np.float32] | None
-    core: NDArray[np.float32]
-
-
-class Question(NamedTuple):
-    """Observations, legal actions, recurrent states, and where an episode begins; all [N, ...]."""
-
-    observation: NDArray[Any]
-    mask: NDArray[np.bool_] | None
-    core: NDArray[np.float32]
-    first: NDArray[np.bool_]
+from repertory.channels.mailbox import InferenceReply, InferenceRequest
 
 
 class CachedPasses(NamedTuple):
@@ -49,14 +33,14 @@ class GreedyActions:
         """Take these weights from now on."""
         self._rows.load(weights)
 
-    def warm_up(self, question: Question) -> None:
+    def warm_up(self, question: InferenceRequest) -> None:
         """Compile what answers such a question."""
         self._rows(question)
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: InferenceRequest) -> InferenceReply:
         """The first of the best in each row."""
         rows, state = self._rows(question)
-        return Answer(best(rows), None, state)
+        return InferenceReply(best(rows), None, state)
 
 
 class SampledActions:
@@ -77,18 +61,18 @@ class SampledActions:
         """Forward passes so far are of no use any more."""
         self._rows.cached = None
 
-    def warm_up(self, question: Question) -> None:
+    def warm_up(self, question: InferenceRequest) -> None:
         """Compile what answers such a question; samples nothing."""
         self._rows(question)
         self.drop_cached()
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: InferenceRequest) -> InferenceReply:
         """By Gumbel's trick: the highest of preferences with noise is a sample of their softmax."""
         rows, state = self._rows(question)
         preferences = rows[:, :-1]
         noise = -np.log(-np.log(np.maximum(self.rng.random(preferences.shape, np.float32), 1e-20)))
         action = best(preferences + noise)
-        return Answer(action, log_probabilities(preferences, action)[None], state)
+        return InferenceReply(action, log_probabilities(preferences, action)[None], state)
 
 
 class Rows:
@@ -106,7 +90,7 @@ class Rows:
         self._weights, self._numpy, self._copy, self.cached = weights, None, None, None
 
     def __call__(
-        self, question: Question, noise: NDArray[np.uint32] | None = None
+        self, question: InferenceRequest, noise: NDArray[np.uint32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A row for each observation, and the next states; `noise` is the key of a noisy network's."""
         agent, (observation, mask, state, first) = self.agent, question

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.channels.mailbox import Episodes, EvaluationPort
+from repertory.channels.counters import WorkerStats
+from repertory.channels.mailbox import Episodes, EvaluationPort, InferenceRequest
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
-from repertory.roles.answers import Question, Rows
-from repertory.channels.counters import WorkerStats
+from repertory.roles.answers import Rows
 
 
 class Evaluator:
@@ -74,7 +74,7 @@ class Evaluator:
 
         def greedy(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.integer[Any]]:
             nonlocal core, first
-            found, core = rows(Question(observation, mask, core, first))
+            found, core = rows(InferenceRequest(observation, mask, core, first))
             first = np.zeros(count, bool)
             return np.asarray(found[:, :last].argmax(axis=-1))
 

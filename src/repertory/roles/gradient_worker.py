@@ -17,11 +17,11 @@ import numpy as np
 from repertory.agents.agent import Agent, Transitions
 from repertory.agents.compression import Compression, Encoded
 from repertory.channels.channel import slices
+from repertory.channels.counters import WorkerStats
 from repertory.channels.gradients import GradientWriter
 from repertory.channels.latest import Reader
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
-from repertory.channels.counters import WorkerStats
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 
 

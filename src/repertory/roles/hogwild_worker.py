@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from repertory.agents.agent import Agent, LearnerState
+from repertory.channels.counters import WorkerStats
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.answers import CachedPasses
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
-from repertory.channels.counters import WorkerStats
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.roles.unroll_batches import UnrollBatches
 

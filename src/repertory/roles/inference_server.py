@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from repertory.roles.answers import Answer, GreedyActions, Question, SampledActions
 from repertory.channels.counters import WorkerStats
+from repertory.channels.mailbox import InferenceReply, InferenceRequest
+from repertory.roles.answers import GreedyActions, SampledActions
 from repertory.roles.ports import Weights
 
 GLANCE_S = 0.0002
@@ -24,11 +25,11 @@ class Questions(Protocol):
     def waiting(self) -> list[int]:
         """Who waits for this server."""
 
-    def read(self, askers: Sequence[int]) -> tuple[Question, list[int]]:
+    def read(self, askers: Sequence[int]) -> tuple[InferenceRequest, list[int]]:
         """The questions of these, one behind the other, and their numbers."""
 
-    def reply(self, askers: Sequence[int], numbers: Sequence[int], answer: Answer, version: int) -> None:
-        """Answer them."""
+    def reply(self, askers: Sequence[int], numbers: Sequence[int], answer: InferenceReply, version: int) -> None:
+        """InferenceReply them."""
 
 
 class InferenceServer:
@@ -63,7 +64,7 @@ class InferenceServer:
             self.answers.warm_up(question)
 
     def step(self) -> bool:
-        """Answer whoever waits."""
+        """InferenceReply whoever waits."""
         waiting = self.questions.waiting()
         if not waiting:
             return False

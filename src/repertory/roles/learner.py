@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transitions
+from repertory.channels.counters import WorkerStats
 from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollBatch
-from repertory.channels.counters import WorkerStats
-from repertory.roles.ports import Batches, Weights
+from repertory.roles.ports import Batches, Publisher
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.roles.target_prefetch import TargetPrefetch
 
@@ -28,7 +28,7 @@ class Learner:
         agent: Agent,
         learned: LearnerState,
         batches: Batches,
-        weights: Weights,
+        weights: Publisher,
         page: WorkerStats,
         watch: Stopwatch | Unwatched,
         safe: Owner | None = None,
@@ -144,7 +144,7 @@ def lesson(sample: Sample | UnrollBatch) -> Transitions | Rollout:
 
 
 def check_finite(weights: np.ndarray[Any, Any], updates: int) -> None:
-    """Weights that are not numbers are a user's error: too large steps."""
+    """Publisher that are not numbers are a user's error: too large steps."""
     if not np.isfinite(weights).all():
         raise UserError(
             f"the weights are not finite after {updates} updates; "

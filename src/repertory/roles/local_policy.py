@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.roles.answers import CachedPasses, Question, Rows, SampledActions, best
-from repertory.roles.exploration import generator
 from repertory.channels.counters import WorkerStats
+from repertory.channels.mailbox import InferenceRequest
+from repertory.roles.answers import CachedPasses, Rows, SampledActions, best
+from repertory.roles.exploration import generator
 from repertory.roles.ports import Weights
 
 NO_STATE: NDArray[Any] = np.zeros((0, 0))
@@ -56,14 +57,14 @@ class LocalPolicy:
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Compile what answers such a question; changes nothing."""
-        self._rows(Question(observation, mask, NO_STATE, NO_STATE), self._key if self.agent.noisy else None)
+        self._rows(InferenceRequest(observation, mask, NO_STATE, NO_STATE), self._key if self.agent.noisy else None)
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""
         self._question = (observation, mask)
 
     def poll(self) -> NDArray[np.integer[Any]]:
-        """Answer it."""
+        """InferenceReply it."""
         if self._until_pull <= 0:
             self.pull()
             self._until_pull = self.pull_period
@@ -73,7 +74,7 @@ class LocalPolicy:
             self.calls += 1
             key = self._key.copy()
             key[1] = self.calls
-        values, _ = self._rows(Question(*self._question, NO_STATE, NO_STATE), key)
+        values, _ = self._rows(InferenceRequest(*self._question, NO_STATE, NO_STATE), key)
         self.values = values if self.stores_values else None
         return best(values)
 
@@ -133,18 +134,18 @@ class SamplingPolicy:
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Compile what answers such a question; changes nothing."""
-        self._answers.warm_up(Question(observation, mask, self.core, self._first))
+        self._answers.warm_up(InferenceRequest(observation, mask, self.core, self._first))
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Remember the question."""
         self._question = (observation, mask)
 
     def poll(self) -> NDArray[np.integer[Any]]:
-        """Answer it."""
+        """InferenceReply it."""
         began = time.perf_counter()
-        answer = self._answers.answer(Question(*self._question, self.core, self._first))
+        answer = self._answers.answer(InferenceRequest(*self._question, self.core, self._first))
         self.page.answered(time.perf_counter() - began)
-        self._extras, self.core = answer.extras, answer.core
+        self._extras, self.core = answer.extras, answer.state
         self._first = np.zeros_like(self._first)
         return answer.action
 

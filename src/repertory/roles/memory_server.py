@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.channels.counters import WorkerStats
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
-from repertory.channels.counters import WorkerStats
+
 
 class Outgoing(Protocol):
     """Batches on their way to a learner; freed ones bring errors back."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression
-from repertory.channels.snapshot import Owner
 from repertory.channels.counters import WorkerStats
-from repertory.roles.ports import Weights
+from repertory.channels.snapshot import Owner
+from repertory.roles.ports import Publisher
 
 
 class Incoming(Protocol):
@@ -60,7 +60,7 @@ class ParameterServer:
         learned: LearnerState,
         incoming: Incoming,
         compression: Compression,
-        boards: tuple[Weights, Weights],
+        boards: tuple[Publisher, Publisher],
         rules: Rules,
         page: WorkerStats,
         safe: Owner,

@@ -36,11 +36,15 @@ class Role(Protocol):
         """Free what it holds."""
 
 
-class Weights(Protocol):
-    """A board with the newest weight vector."""
+class Publisher(Protocol):
+    """Where weights are published."""
 
     def publish(self, version: int, weights: Any) -> None:
-        """Put up weights that `version` updates stand behind."""
+        """Weights that `version` updates stand behind."""
+
+
+class Weights(Protocol):
+    """Where the newest weights are found."""
 
     def latest(self) -> tuple[int, Any]:
         """The newest version and its weights."""

@@ -25,7 +25,7 @@ class Mailbox(Protocol):
     ) -> None:
         """Put a request to a server."""
 
-    def answer(self, asker: int) -> tuple[NDArray[Any], NDArray[np.float32], int] | None:
+    def reply(self, asker: int) -> tuple[NDArray[Any], NDArray[np.float32], int] | None:
         """Actions, what is stored beside them, and the version of the weights; None while there is no reply."""
 
     def version(self, asker: int) -> int:
@@ -37,7 +37,9 @@ class RemotePolicy:
 
     stores_values = False
 
-    def __init__(self, mailbox: Mailbox, client: int, environments: int, page: WorkerStats, server: Callable[[], int]) -> None:
+    def __init__(
+        self, mailbox: Mailbox, client: int, environments: int, page: WorkerStats, server: Callable[[], int]
+    ) -> None:
         self.mailbox, self.client, self.page, self.server = mailbox, client, page, server
         self.version = 0
         self._first = np.ones(environments, bool)
@@ -59,7 +61,7 @@ class RemotePolicy:
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
         """The actions, or None if they are not there yet."""
-        found = self.mailbox.answer(self.client)
+        found = self.mailbox.reply(self.client)
         if found is None:
             return None
         actions, self._extras, self.version = found

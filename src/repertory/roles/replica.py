@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent, Learned, LearnerState
 from repertory.agents.compression import Compression, Fields
+from repertory.channels.counters import WorkerStats
 from repertory.channels.latest import Lent
 from repertory.channels.snapshot import Owner
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
 from repertory.roles.learner import lesson
-from repertory.channels.counters import WorkerStats
-from repertory.roles.ports import Weights
+from repertory.roles.ports import Publisher
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.roles.unroll_batches import UnrollBatches
 
@@ -68,7 +68,7 @@ class Replica:
         batches: Drawer | UnrollBatches,
         collective: Collective,
         compression: Compression,
-        weights: Weights,
+        weights: Publisher,
         page: WorkerStats,
         watch: Stopwatch | Unwatched,
         safe: Owner,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from repertory.experience.unrolls import UnrollBatch, UnrollStorage
 from repertory.channels.counters import WorkerStats
+from repertory.experience.unrolls import UnrollBatch, UnrollStorage
 
 
 class UnrollBatches:

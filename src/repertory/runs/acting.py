@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
+from repertory.channels.mailbox import InferenceRequest
 from repertory.environments import factory, saved_spaces
 from repertory.environments.deadlines import say
 from repertory.environments.spaces import Encoder
 from repertory.errors import UserError
-from repertory.roles.answers import Question, Rows
+from repertory.roles.answers import Rows
 from repertory.runs.config import environment_options
 from repertory.runs.directory import RunDirectory
 from repertory.runs.opening import NOTHING, Supplied, read_options
@@ -51,7 +52,7 @@ class TrainedAgent:
         stored, single = self._stored(observation)
         mask = None if action_mask is None else self._mask(action_mask, len(stored), single)
         core = self._states(len(stored))
-        rows, self._core = self._rows(Question(stored, mask, core, np.zeros(len(stored), bool)))
+        rows, self._core = self._rows(InferenceRequest(stored, mask, core, np.zeros(len(stored), bool)))
         values = rows if self.agent.respond is None else rows[:, :-1]
         actions = np.asarray(values.argmax(axis=-1), np.int64) + self.spec.first_action
         return int(actions[0]) if single else actions

@@ -197,7 +197,7 @@ def check(options: RunOptions) -> RunOptions:
     if (type(options.agent), type(options.topology)) != (kind.options, topology.options):
         given = f"agent {kind.name!r} and topology {topology.name!r}"
         raise UserError(f"these options are not for {given}; give their names when they are made")
-    validate(topology, engine=options.engine, agent=kind.name, actors=options.actors)
+    validate(topology, engine=options.engine, agent=kind.name, like=kind.like)
     options.network.check()
     if kind.learns_from == "replay" and (options.network.core or options.network.separate):
         raise UserError("--network.core and --network.separate are for actor-critic agents: a3c, impala, appo")
@@ -255,7 +255,7 @@ def unknown_option(of: Any, name: str, spelled: str, known: Collection[str]) -> 
     room, _, key = name.rpartition(".")
     if name.partition(".")[0] in ("company", "company_options"):
         return _renamed(key)
-    rooms: dict[str, Mapping[str, Any]] = {"agent": registry.known(), "topology": topologies.TOPOLOGIES}
+    rooms: dict[str, Mapping[str, Any]] = {"agent": registry.known(), "topology": topologies.known()}
     kinds = rooms.get(room)
     if kinds is None or not hasattr(of, f"{room}_name"):
         return UserError(

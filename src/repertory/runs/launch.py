@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any
 
-from repertory.engines import Engine, make_engine
-from repertory.engines.plan import Plan
+from repertory.engines import make_driver
+from repertory.engines.driver import Driver
 from repertory.environments.hush import hushed
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, to_dict
@@ -21,6 +21,7 @@ from repertory.runs.restoring import load_state
 from repertory.runs.session import History, Session, load_history
 from repertory.runs.staging import check_memory, stage, warnings_of
 from repertory.runs.trust import remember
+from repertory.topologies.plan import Plan
 
 
 def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, Any]:
@@ -28,9 +29,9 @@ def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, A
     called_at = called_at or time.time()
     with _view(options) as view:
         with view.busy("starting"):
-            options, plan, agent = stage(options)
+            options, plan, _ = stage(options)
             check_memory(plan)
-            engine = make_engine(options.engine, plan, agent)
+            engine = make_driver(options.engine, plan)
         with _closed_if_refused(engine):
             name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
             directory = RunDirectory.create(options.runs_dir, name)
@@ -59,10 +60,10 @@ def resume(
         if start_from in ("newest", "best"):
             _refuse_finished(directory, options)
         with view.busy("loading"):
-            options, plan, agent = stage(options)
+            options, plan, _ = stage(options)
             check_memory(plan)
             state = load_state(directory, start_from, view.note)
-            engine = make_engine(options.engine, plan, agent)
+            engine = make_driver(options.engine, plan)
         with _closed_if_refused(engine):
             if state is not None:
                 with view.busy("loading"):
@@ -96,7 +97,7 @@ def _warn(options: RunOptions, plan: Plan, directory: RunDirectory, view: Progre
 
 
 @contextmanager
-def _closed_if_refused(engine: Engine) -> Iterator[None]:
+def _closed_if_refused(engine: Driver) -> Iterator[None]:
     try:
         yield
     except BaseException:

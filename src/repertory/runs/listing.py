@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from repertory.topologies.graph import Topology
+from repertory.topologies.graph import TopologyKind
 
 DASH = "–"
 HEAD = ("name", "started", "topology", "agent", "status", "env steps", "score", "best")
@@ -31,9 +31,9 @@ def runs_table(runs: Iterable[Mapping[str, Any]]) -> str:
     return _aligned([HEAD, *rows], len(HEAD) - NUMBERS)
 
 
-def topologies_table(topologies: Iterable[Topology]) -> str:
+def topologies_table(kinds: Iterable[TopologyKind]) -> str:
     """A line for each topology."""
-    return _aligned([(topology.name, topology.summary) for topology in topologies], 2)
+    return _aligned([(kind.name, kind.summary) for kind in kinds], 2)
 
 
 def presets_table(presets: Iterable[Mapping[str, Any]]) -> str:

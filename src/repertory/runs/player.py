@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.engines.casting import EVALUATION_WORKER
-from repertory.engines.plan import Plan
+from repertory.channels.mailbox import Episodes
 from repertory.environments import factory
 from repertory.environments.deadlines import SlowSteps, bounded, close_within, say
 from repertory.environments.factory import Environments
 from repertory.errors import UserError, missing_extra
-from repertory.roles.evaluator import Episodes, Evaluator
+from repertory.roles.evaluator import Evaluator
 from repertory.runs.directory import RunDirectory
 from repertory.runs.opening import NOTHING, Supplied, read_options
 from repertory.runs.restoring import load_weights
 from repertory.runs.staging import stage
+from repertory.topologies.parts import EVALUATION_RANK
+from repertory.topologies.plan import Plan
 
 FRAMES_PER_S = 30
 
@@ -37,7 +38,7 @@ class Player:
         seeds = _seeds(seed, episodes)
         with bounded():
             setting = factory.make(
-                self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_WORKER
+                self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_RANK
             )
         slow = self._watched(setting)
         try:
@@ -50,7 +51,7 @@ class Player:
     def _watched(self, setting: Environments) -> SlowSteps:
         place = np.full((1, 4), -1)
         setting.report_to(place[0])
-        return SlowSteps(place, self.plan.company.heartbeat_s)
+        return SlowSteps(place, self.plan.heartbeat_s)
 
     def record(self, path: Path, seed: int) -> Episodes:
         """One greedy episode as a film, mp4 or gif by the file's ending."""
@@ -60,7 +61,7 @@ class Player:
                 self.plan.environment,
                 1,
                 options=self.plan.evaluation_options,
-                worker=EVALUATION_WORKER,
+                worker=EVALUATION_RANK,
                 render=True,
             )
         slow = self._watched(setting)
@@ -78,7 +79,7 @@ class Player:
 def _seeds(seed: int, episodes: int) -> list[int]:
     if seed < 0:
         raise UserError(f"an evaluation's seed must not be negative, it is {seed}")
-    return factory.seeds(seed, EVALUATION_WORKER, episodes)
+    return factory.seeds(seed, EVALUATION_RANK, episodes)
 
 
 def _film(path: Path) -> Any:

@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from repertory.engines import Engine
-from repertory.engines.company import Answer
+from repertory.engines.driver import Driver
+from repertory.engines.evaluations import Evaluated
 from repertory.runs import checkpoint
 from repertory.runs.clocks import Cadence, Pause
 from repertory.runs.config import RunOptions
@@ -52,7 +52,7 @@ class Session:
     def __init__(
         self,
         options: RunOptions,
-        engine: Engine,
+        engine: Driver,
         directory: RunDirectory,
         history: History,
         view: Progress,
@@ -251,7 +251,7 @@ class Session:
             self._take_score(answer)
         return scored
 
-    def _take_score(self, answer: Answer) -> None:
+    def _take_score(self, answer: Evaluated) -> None:
         returns, unfinished = answer.episodes.returns, answer.episodes.unfinished
         evaluation: dict[str, float | int] = {
             "env_steps": answer.env_steps,

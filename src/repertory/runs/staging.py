@@ -8,32 +8,36 @@ from typing import Any
 import psutil
 
 from repertory import topologies
+from repertory.agents import registry
 from repertory.agents.agent import Agent
-from repertory.agents.networks import convolves
-from repertory.engines.plan import Company, Plan
-from repertory.engines.stage import crews_of
+from repertory.channels.lanes import Lanes
+from repertory.channels.slots import UnrollSlots
+from repertory.engines.placement import processes_of
 from repertory.environments import factory
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, check, environment_options, resolve
+from repertory.runs.presets import defaults
 from repertory.runtime import keep_freed_memory, start_jax, usable_cores
-from repertory.specs import EnvironmentSpec
+from repertory.specs import EnvironmentSpec, ObservationSpec, Part
+from repertory.topologies.graph import Topology
+from repertory.topologies.plan import Plan
 from repertory.user_code import Given
 
 
 def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
     options, plan = draft(options)
-    start_jax(plan.strategy().threads)
-    if plan.strategy().slice_rows and options.engine == "inline":
+    start_jax(plan.compute_threads)
+    if plan.large and options.engine == "inline":
         keep_freed_memory()
-    return options, plan, plan.make_agent()
+    return options, plan, plan.agent
 
 
 def recall(options: RunOptions, spec: EnvironmentSpec) -> Agent:
     """The agent of a run, only to act: its environment is neither looked for nor built."""
     plan = _plan(resolve(check(options)), spec, {})
-    start_jax(plan.strategy().threads)
-    return plan.make_agent()
+    start_jax(plan.compute_threads)
+    return plan.agent
 
 
 def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
@@ -56,7 +60,10 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         environment_options=environment_options(options),
         evaluation_options=scored,
         spec=spec,
+        agent_kind=registry.find(options.agent_name),
         options=options.topology.scaled(options.agent, options.actors),
+        topology_kind=topologies.find(options.topology_name),
+        topology=options.topology,
         actors=options.actors,
         envs_per_actor=options.envs_per_actor,
         eval_episodes=options.eval_episodes,
@@ -64,25 +71,37 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         seed=options.seed,
         env_steps=options.env_steps,
         threads=options.threads,
+        heartbeat_s=options.heartbeat_s,
+        restarts=options.restarts,
         network=options.network,
-        topology=topologies.find(options.topology_name),
-        company=Company.of(options.topology, heartbeat_s=options.heartbeat_s, restarts=options.restarts),
     )
+
+
+SKETCHED = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 2)
+"""An environment to draw a topology for, if none is given."""
+
+
+def sketch(topology: str) -> Topology:
+    """The workers and channels of a topology as its defaults make them; no environment is looked for."""
+    options = check(defaults("", None, topology))
+    return _plan(resolve(options), SKETCHED, {}).compose()
 
 
 def check_memory(plan: Plan) -> None:
     """Refuse a replay, or unrolls, that the machine can't hold."""
     available = psutil.virtual_memory().available
-    if plan.unrolled and plan.unroll_bytes > available:
-        raise UserError(
-            f"{plan.writers * plan.slots_per_writer:,} slots of unrolls need {gigabytes(plan.unroll_bytes)}, but "
-            f"{gigabytes(available)} of memory is free; lower --topology.queue, --agent.unroll or --envs-per-actor"
-        )
-    if not plan.unrolled and plan.replay_bytes > available:
-        raise UserError(
-            f"a replay of {plan.q.replay_capacity:,} steps needs {gigabytes(plan.replay_bytes)}, but "
-            f"{gigabytes(available)} of memory is free; lower --agent.replay-capacity"
-        )
+    for channel in _large_channels(plan.compose()):
+        if channel.nbytes <= available:
+            continue
+        free = f"{gigabytes(channel.nbytes)}, but {gigabytes(available)} of memory is free"
+        if isinstance(channel, Lanes):
+            raise UserError(f"a replay of {channel.capacity:,} steps needs {free}; lower --agent.replay-capacity")
+        lower = "lower --topology.queue, --agent.unroll or --envs-per-actor"
+        raise UserError(f"{channel.slots:,} slots of unrolls need {free}; {lower}")
+
+
+def _large_channels(topology: Topology) -> list[Lanes | UnrollSlots]:
+    return [channel for channel in topology.channels if isinstance(channel, Lanes | UnrollSlots)]
 
 
 def _check_pacing(plan: Plan) -> None:
@@ -114,6 +133,7 @@ def gigabytes(size: float) -> str:
 
 def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
     """What a run would do, in the units of everything else; printed by `--dry-run`."""
+    topology = plan.compose()
     return {
         "environment": options.environment,
         "observation": _seen(plan),
@@ -123,10 +143,10 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         "parameters": agent.layout.size,
         "topology": options.topology_name,
         "engine": options.engine,
-        "processes": 1 if options.engine == "inline" else 1 + len(crews_of(plan, usable_cores())),
+        "processes": 1 if options.engine == "inline" else 1 + len(processes_of(topology, usable_cores())),
         "environments": plan.environments,
         "env_steps": options.env_steps,
-        **(_unrolls_ahead(options, plan) if plan.unrolled else _memory_ahead(options, plan)),
+        **(_unrolls_ahead(plan, topology) if plan.unrolled else _replay_ahead(plan, topology)),
         "evaluations": options.env_steps // options.eval_every,
         "checkpoints": options.env_steps // options.checkpoint_every,
         **({"warning": "; ".join(told)} if (told := warnings_of(plan)) else {}),
@@ -140,33 +160,41 @@ def _seen(plan: Plan) -> str:
     return f"{sum(part.size for part in seen.parts):,} numbers in {seen.nbytes:,} bytes"
 
 
-def _unrolls_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
+def _unrolls_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
+    slots = [channel.slots for channel in topology.channels if isinstance(channel, UnrollSlots)]
     return {
-        "env_steps_per_update": plan.steps_per_update,
-        "updates": int(options.env_steps / plan.steps_per_update),
+        "env_steps_per_update": topology.steps_per_update,
+        "updates": int(plan.env_steps / topology.steps_per_update),
         "updates_per_call": plan.critic.updates_per_batch,
         "unroll": plan.critic.unroll,
-        "slots": plan.writers * plan.slots_per_writer,
+        "slots": sum(slots),
     }
 
 
-def _memory_ahead(options: RunOptions, plan: Plan) -> dict[str, Any]:
+def _replay_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
     settings = plan.q
-    learned_steps = max(0, options.env_steps - settings.learning_starts)
-    samples = settings.batch_size * plan.batches_per_update
+    learned_steps = max(0, plan.env_steps - settings.learning_starts)
+    return {
+        "env_steps_per_update": topology.steps_per_update,
+        "replay_ratio": settings.replay_ratio,
+        "updates": int(learned_steps / topology.steps_per_update),
+        "updates_per_call": settings.updates_per_call,
+        "epsilon": _epsilon_ahead(plan, topology),
+        "replay_steps": settings.replay_capacity,
+        "replay_memory": gigabytes(sum(channel.nbytes for channel in _large_channels(topology))),
+    }
+
+
+def _epsilon_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
+    """The schedule, or what it comes to for each actor, where they differ."""
+    assert topology.epsilon is not None
+    ends = [topology.epsilon(rank)(plan.env_steps) for rank in range(plan.actors)]
+    if plan.actors > 1 and len({*ends, topology.epsilon(0)(0)}) > 2:
+        return {f"actor {rank}": round(end, 4) for rank, end in enumerate(ends)}
+    settings = plan.q
     half = (settings.epsilon_start + settings.epsilon_end) / 2
     return {
-        "env_steps_per_update": samples / settings.replay_ratio,
-        "replay_ratio": settings.replay_ratio,
-        "updates": int(learned_steps * settings.replay_ratio / samples),
-        "updates_per_call": settings.updates_per_call,
-        "epsilon": {
-            "start": settings.epsilon_start,
-            "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
-            "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
-        }
-        if plan.company.exploration == "same"
-        else {f"actor {rank}": round(plan.epsilon(options.env_steps, rank), 4) for rank in range(plan.actors)},
-        "replay_steps": settings.replay_capacity,
-        "replay_memory": gigabytes(plan.replay_bytes),
+        "start": settings.epsilon_start,
+        "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
+        "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
     }

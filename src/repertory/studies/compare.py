@@ -31,7 +31,7 @@ def entries(asked: CompareOptions) -> list[Entry]:
 def _items(text: str) -> list[str]:
     """The names in the list, with those behind `all` in its place."""
     items = listed(text, "--topologies")
-    every = [name for name in topologies.TOPOLOGIES if name not in items]
+    every = [name for name in topologies.known() if name not in items]
     return [name for item in items for name in (every if item == "all" else [item])]
 
 

@@ -35,6 +35,9 @@ _KINDS = {
     )
 }  # fmt: skip
 
+DEFAULT = single.KIND.name
+"""Where none is named."""
+
 
 def register(kind: TopologyKind) -> None:
     """Make a topology known under its name."""

@@ -21,9 +21,7 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
         batches = parts.unroll_batches(me, read, 1, reader=me.rank)
         batches.skip()  # nobody has the weights any more that they were played with
         policy = parts.sampling_policy(me, shared, me.rank, plan.envs_per_actor, caches=True)
-        actor = parts.unroll_actor(
-            me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: me.rank
-        )
+        actor = parts.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: me.rank)
         worker = HogwildWorker(
             me.agent,
             batches,
@@ -35,7 +33,7 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
             key=me.key(),
             leads=me.rank == 0,
             acted=lambda: (policy.version, policy.current),
-            kept=policy.kept,
+            cached=policy.cached,
             pull=policy.pull,
         )
         return [actor, worker]

@@ -7,7 +7,7 @@ from repertory.channels.gradients import AllGather, Gathering
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.latest import Lent
 from repertory.channels.snapshot import Owner
-from repertory.roles.ports import Role, Weights
+from repertory.roles.ports import Publisher, Role
 from repertory.roles.replica import Replica, payload_fields
 from repertory.topologies import parts
 from repertory.topologies.context import Context
@@ -34,7 +34,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     epsilon = parts.exploration(plan, options)
 
     def rank(
-        me: Context, written: LaneWriter, read: LaneReader, exchange: Gathering, published: Weights, state: Owner
+        me: Context, written: LaneWriter, read: LaneReader, exchange: Gathering, published: Publisher, state: Owner
     ) -> list[Role]:
         def env_steps() -> int:
             """Of its own, times all: no rank's speed may play a part in what the ranks do."""

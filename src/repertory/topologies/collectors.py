@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from functools import partial
 
-from repertory.agents.numpy_forward import ROWS
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.slots import BatchSlots, BatchWriter
 from repertory.roles.actor import Actor
@@ -47,8 +47,8 @@ def compose(plan: Plan, options: Options) -> Topology:
         count = len(us) * plan.envs_per_actor
         shared, may_play = policy(us[0], newest, count=count), parts.not_ahead(us[0], steps.wake_reader)
         actors = [parts.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
-        any_number = us[0].agent.numpy_forward is not None and count <= ROWS
-        return ActorGroup(actors, shared, may_play=may_play, any_number=any_number)
+        any_number = us[0].agent.by_numpy(count)
+        return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
 
     def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
         return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
@@ -77,7 +77,7 @@ def compose(plan: Plan, options: Options) -> Topology:
             Workers(
                 "learner",
                 1,
-                partial(parts.learner, prefetch=True),
+                parts.learner,
                 {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner},
                 does="updates the weights and publishes them",
                 own_core=True,

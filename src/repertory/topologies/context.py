@@ -12,6 +12,7 @@ from repertory.agents.agent import Agent
 from repertory.channels.counters import WorkerStats
 from repertory.environments import factory
 from repertory.environments.factory import Environments
+from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 from repertory.topologies.graph import Worker
@@ -56,17 +57,18 @@ class Context:
     def environments(self, count: int, rank: int, *, next_step: bool = False) -> Environments:
         """So many to learn from; with `next_step` an episode's end takes a step of its own."""
         plan = self.plan
-        return self._made((rank, next_step), count, plan.environment_options, rank, patient=next_step)
+        return self._made((rank, next_step), count, plan.environment_options, rank, next_step)
 
     def evaluation_environments(self, rank: int) -> Environments:
         """To be scored in; `rank` is one that no actor has."""
         plan = self.plan
-        return self._made((rank, False), plan.eval_episodes, plan.evaluation_options, rank)
+        return self._made((rank, False), plan.eval_episodes, plan.evaluation_options, rank, False)
 
-    def _made(self, key: Any, count: int, options: Any, rank: int, **mode: bool) -> Environments:
+    def _made(self, key: Any, count: int, options: Any, rank: int, next_step: bool) -> Environments:
         found = None if self.made is None else self.made.get(key)
         if found is None:
-            found = factory.make(self.plan.environment, count, options=options, worker=rank, **mode)
+            name = self.plan.environment
+            found = factory.make(name, count, options=options, worker=rank, next_step_autoreset=next_step)
             if self.made is not None:
                 self.made[key] = found
         found.report_to(self.stats.row["place"])
@@ -82,7 +84,6 @@ class Context:
 
     def renew(self, actor: Actor) -> None:
         """New environments for an actor whose old ones failed."""
-        actor.environments = self.environments(
-            actor.environments.count, actor.rank, next_step=actor.experience.next_step
-        )
+        unrolls = isinstance(actor.experience, UnrollWriter)
+        actor.environments = self.environments(actor.environments.count, actor.rank, next_step=unrolls)
         self.begin(actor)

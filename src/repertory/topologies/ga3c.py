@@ -36,7 +36,7 @@ def compose(plan: Plan, options: Options) -> Topology:
 
     def trainers(numbers: parts.Numbers) -> int:
         """Those that unrolls are divided among: no more than all slots of those at work can give a batch."""
-        _, trainers, agents = numbers["active"].tolist()
+        _, trainers, agents = (int(number) for number in numbers["active"])
         return max(1, min(trainers, agents * depth // slots))
 
     def agent(me: Context, written: UnrollPort, asked: InferenceAsker, numbers: parts.Numbers) -> list[Actor]:
@@ -50,7 +50,7 @@ def compose(plan: Plan, options: Options) -> Topology:
             may_play=lambda: me.rank < numbers["active"][2],
         )
 
-    def predictor(me: Context, asked: InferenceServerPort, shared: SharedState, numbers: parts.Numbers) -> Role:  # noqa: ARG001
+    def predictor(me: Context, asked: InferenceServerPort, shared: SharedState) -> Role:
         writers = plan.actors * groups
         most = writers if options.adjust_from else -(-writers // options.predictors)
         return parts.inference_server(me, asked, shared, options, most=most)
@@ -96,7 +96,7 @@ def compose(plan: Plan, options: Options) -> Topology:
                 "predictor",
                 options.predictors,
                 predictor,
-                {"asked": requests.server, "shared": learned.sharer, "numbers": at_work.reader},
+                {"asked": requests.server, "shared": learned.reader},
                 does="replies to the requests that wait, all at once",
                 kind="infer",
                 synchronous=True,

@@ -7,12 +7,13 @@ that `repertory show` draws.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from repertory.channels.channel import Channel
 from repertory.channels.latest import Latest
 from repertory.channels.snapshot import Shared, Snapshot
+from repertory.errors import UserError, nearest
 from repertory.experience.pacing import Pacing
 
 PortOf: TypeAlias = Callable[..., Any]
@@ -127,6 +128,22 @@ class TopologyKind:
     engines: tuple[str, ...] = ("inline", "processes")
 
 
+def validate(kind: TopologyKind, *, engine: str, agent: str, like: str = "") -> None:
+    """Refuse an engine or an agent that the topology is not made for, and say what to choose instead.
+
+    `like` names an agent of this package that the given one can stand in for.
+    """
+    if engine not in kind.engines:
+        raise UserError(f"topology {kind.name!r} does not run on engine {engine!r}{nearest(engine, kind.engines)}")
+    refuse_agent(kind, agent, like)
+
+
+def refuse_agent(kind: TopologyKind, agent: str, like: str = "") -> None:
+    """Refuse an agent that this topology does not train."""
+    if agent not in kind.agents and like not in kind.agents:
+        raise UserError(f"topology {kind.name!r} does not train agent {agent!r}{nearest(agent, kind.agents)}")
+
+
 def draw(kind: TopologyKind, topology: Topology) -> str:
     """The topology as text: workers with their counts, a line for each edge, then what it sets."""
     names = [f"[{group.name}]" for group in topology.workers]
@@ -139,9 +156,11 @@ def draw(kind: TopologyKind, topology: Topology) -> str:
         for source, target, carries, when in _edges(topology)
     ]
     sets = [f"  {line}" for line in _flat(kind.defaults)]
+    own = [f"  {line}".rstrip() for line in _flat(asdict(kind.options()), "--topology.")]
     foot = f"engines: {', '.join(kind.engines)}   agents: {', '.join(kind.agents)}"
-    parts = [f"{kind.name}: {kind.summary}", "", "workers", *workers, "", "channels", *edges]
-    return "\n".join([*parts, *(["", "sets", *sets] if sets else []), "", foot])
+    parts = {"workers": workers, "channels": edges, "sets": sets, "options": own}
+    listed = [line for name, lines in parts.items() if lines for line in (name, *lines, "")]
+    return "\n".join([f"{kind.name}: {kind.summary}", "", *listed, foot])
 
 
 def _edges(topology: Topology) -> Iterator[tuple[str, str, str, str]]:

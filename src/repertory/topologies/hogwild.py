@@ -33,9 +33,7 @@ def compose(plan: Plan, options: Options) -> Topology:
             may_play = parts.steps_left(me, source.owed)
         else:
             lanes, steps = read.part(me.rank, plan.actors), options.update_steps
-            replay = parts.replay_of(
-                plan, lanes, read.priorities(me.rank), guarded=False, n_step=steps if whole else 1
-            )
+            replay = parts.replay_of(plan, lanes, read.priorities(me.rank), guarded=False, n_step=steps if whole else 1)
             source, may_play = Segments(replay, steps, whole=whole), parts.steps_left(me)
         policy: Any = parts.local_policy(me, shared, pull_period=ALWAYS if whole else options.pull_period)
         actor = parts.started(me, parts.lane_actor(me, written, policy, may_play, epsilon(me.rank)))

@@ -8,11 +8,11 @@ from repertory.channels.latest import Lent
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import Owner
 from repertory.roles.actor import Actor
-from repertory.roles.ports import Role, Weights
+from repertory.roles.ports import Publisher, Role, Weights
 from repertory.roles.replica import Replica, payload_fields
 from repertory.topologies import parts
 from repertory.topologies.context import Context
-from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.graph import PortOf, Topology, TopologyKind, Workers
 from repertory.topologies.options import ImpalaOptions as Options
 from repertory.topologies.plan import Plan
 
@@ -20,25 +20,23 @@ from repertory.topologies.plan import Plan
 def compose(plan: Plan, options: Options) -> Topology:
     slots = parts.batch_slots(plan)
     depth = -(-slots // (plan.actors // options.learners)) + options.queue
-    unrolls = parts.unroll_slots(plan, groups=1, depth=depth, when=f"after {plan.critic.unroll} steps; {depth} may wait")
+    unrolls = parts.unroll_slots(plan, groups=1, depth=depth, when=f"after {plan.critic.unroll} steps")
     weights = parts.weights_channel(plan, "copied at the start of each unroll")
     learned = parts.learner_state(plan)
 
     def actor(me: Context, written: UnrollPort, newest: Weights) -> Actor:
         policy = parts.sampling_policy(me, newest, me.rank, plan.envs_per_actor)
         reader = me.rank % options.learners
-        return parts.unroll_actor(
-            me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: reader
-        )
+        return parts.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: reader)
 
-    def learner(me: Context, read: UnrollPort, published: Weights, state: Owner) -> Role:
+    def learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
         batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
         return parts.learner(me, batches, published, state)
 
     def method() -> Compression:
         return make_compression(options.compression, plan.size(), share=options.topk_share)
 
-    def replica(me: Context, read: UnrollPort, published: Weights, state: Owner, exchange: Gathering) -> Role:
+    def replica(me: Context, read: UnrollPort, published: Publisher, state: Owner, exchange: Gathering) -> Role:
         """One of several learners; the first publishes for all."""
         return Replica(
             me.agent,
@@ -55,8 +53,10 @@ def compose(plan: Plan, options: Options) -> Topology:
         )
 
     several = options.learners > 1
-    exchange = AllGather("gradients", lambda: payload_fields(method()), options.learners, when="averaged at every update")
-    ports = {"read": unrolls.reader, "published": weights.writer, "state": learned.owner}
+    exchange = AllGather(
+        "gradients", lambda: payload_fields(method()), options.learners, when="averaged at every update"
+    )
+    ports: dict[str, PortOf] = {"read": unrolls.reader, "published": weights.writer, "state": learned.owner}
     return Topology(
         workers=(
             Workers(

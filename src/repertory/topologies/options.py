@@ -151,6 +151,13 @@ class PulledWeights(Exploration):
 class SingleOptions(TopologyOptions):
     """The topology `single` has no options of its own."""
 
+    def check(self, asked: Asked) -> None:
+        if asked.actors > 1:
+            raise UserError(
+                f"topology {asked.topology_name!r} has one actor, not {asked.actors}: for more environments give "
+                f"--envs-per-actor, for more processes --topology collectors --actors {asked.actors}"
+            )
+
 
 @dataclass(frozen=True)
 class CollectorsOptions(PulledWeights):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-
 from repertory.agents.compression import Compression, make_compression
 from repertory.channels.channel import slices
 from repertory.channels.gradients import GradientReader, GradientSlots, GradientWriter
 from repertory.channels.lanes import LaneReader, LaneWriter
-from repertory.channels.latest import Latest
+from repertory.channels.latest import Latest, Reader
 from repertory.channels.snapshot import Owner
 from repertory.roles.gradient_worker import Exchange, GradientWorker, ServerConnection
 from repertory.roles.parameter_server import ParameterServer, Rules
-from repertory.roles.ports import Role, Weights
+from repertory.roles.ports import Publisher, Role
 from repertory.topologies import parts
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
@@ -41,7 +40,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     epsilon = parts.exploration(plan, options)
 
     def worker(
-        me: Context, written: LaneWriter, read: LaneReader, newest: Weights, targets: Weights, pushed: GradientWriter
+        me: Context, written: LaneWriter, read: LaneReader, newest: Reader, targets: Reader, pushed: GradientWriter
     ) -> list[Role]:
         batches = parts.own_sampler(me, read, local=local)
         bound = options.staleness_bound if options.mode == "bounded" else None
@@ -52,7 +51,7 @@ def compose(plan: Plan, options: Options) -> Topology:
         may_play = parts.steps_left(me, batches.owed)
         return [parts.started(me, parts.lane_actor(me, written, policy, may_play, epsilon(me.rank))), gradient]
 
-    def server(me: Context, arriving: GradientReader, weights: Weights, target: Weights, state: Owner) -> Role:
+    def server(me: Context, arriving: GradientReader, weights: Publisher, target: Publisher, state: Owner) -> Role:
         rules = Rules(plan.actors, synchronous, options.combine, options.max_gradient_age)
         return ParameterServer(
             me.agent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,26 +17,27 @@ from repertory.channels.mailbox import (
     InferenceMailbox,
     InferenceServerPort,
 )
-from repertory.channels.slots import UnrollPort, UnrollSlots
+from repertory.channels.slots import BatchReader, UnrollPort, UnrollSlots
 from repertory.channels.snapshot import Owner, Shared, Snapshot
 from repertory.environments import factory
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay, Sample
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.answers import Drawn, Greedy
+from repertory.roles.answers import GreedyActions, SampledActions
 from repertory.roles.batches import Drawer, Lesson
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
 from repertory.roles.exploration import generator, ladder, linear
-from repertory.roles.foresight import Foresight
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import Learner
-from repertory.roles.local_policy import DrawingPolicy, LocalPolicy
-from repertory.roles.ports import Batches, Policy, Weights
+from repertory.roles.local_policy import LocalPolicy, SamplingPolicy
+from repertory.roles.ports import Batches, Policy, Publisher, Weights
 from repertory.roles.remote_policy import RemotePolicy
+from repertory.roles.target_prefetch import TargetPrefetch
 from repertory.roles.unroll_batches import UnrollBatches
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Workers
+from repertory.topologies.options import Exploration
 from repertory.topologies.plan import Plan
 
 CALLS_AHEAD = 2
@@ -81,7 +82,9 @@ def learner_state(plan: Plan, parts: int = 1) -> Snapshot:
 
 
 def shared_state(plan: Plan, when: str) -> Shared:
-    return Shared("learned", lambda: plan.structure, carries="weights, target, optimizer", when=f"one live copy: {when}")
+    return Shared(
+        "learned", lambda: plan.structure, carries="weights, target, optimizer", when=f"one live copy: {when}"
+    )
 
 
 def unroll_slots(plan: Plan, *, groups: int, depth: int, when: str) -> UnrollSlots:
@@ -116,15 +119,7 @@ def steps_per_unroll_update(plan: Plan, slots: int, groups: int = 1) -> float:
 # Exploration.
 
 
-class Exploring(Protocol):
-    """Options of topologies whose actors explore by ε."""
-
-    exploration: Any
-    ladder_base: float
-    ladder_exponent: float
-
-
-def exploration(plan: Plan, options: Exploring | None = None) -> Epsilon:
+def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
     """By the rank of an actor, its ε by env steps; a noisy network explores by itself."""
     agent, kind = plan.q, "same" if options is None else options.exploration
 
@@ -172,7 +167,9 @@ def not_ahead(me: Context, wake_reader: Callable[[int], None]) -> MayPlay:
     return may_play
 
 
-def local_policy(me: Context, weights: Weights, *, pull_period: int = 1, count: int = 0, values: bool = False) -> Policy:
+def local_policy(
+    me: Context, weights: Weights, *, pull_period: int = 1, count: int = 0, values: bool = False
+) -> Policy:
     """Greedy actions by a copy of the weights, for so many environments, or for the worker's own."""
     plan = me.plan
     policy = LocalPolicy(
@@ -182,7 +179,7 @@ def local_policy(me: Context, weights: Weights, *, pull_period: int = 1, count: 
         rank=me.rank,
         pull_period=pull_period,
         environments=count or plan.envs_per_actor,
-        valued=values,
+        stores_values=values,
     )
     policy.pull()  # random actions name a version, too
     return policy
@@ -217,7 +214,7 @@ def started(me: Context, actor: Actor) -> Actor:
 def sampling_policy(me: Context, weights: Weights, index: int, environments: int, *, caches: bool = False) -> Any:
     """Actions sampled from the policy, by a copy of the weights."""
     streams = {"seed": me.plan.seed, "rank": index, "start": me.start}
-    return DrawingPolicy(me.agent, weights, environments, me.stats, keeps=caches, **streams)
+    return SamplingPolicy(me.agent, weights, environments, me.stats, caches=caches, **streams)
 
 
 def unroll_actor(
@@ -258,13 +255,15 @@ def unroll_actor(
         rank=index,
         watch=me.watch,
         start=me.start,
-        may_play=lambda: left() and may_play() and writer.open(),
-        may_ask=lambda: left() and may_play() and writer.open(),
+        may_play=lambda: left() and may_play(),
+        may_ask=lambda: left() and may_play(),
     )
     return started(me, actor)
 
 
-def asking_policy(me: Context, requests: InferenceAsker, index: int, environments: int, server: Callable[[], int]) -> Any:
+def asking_policy(
+    me: Context, requests: InferenceAsker, index: int, environments: int, server: Callable[[], int]
+) -> Any:
     """No network: asks the server of this rank for every action."""
     return RemotePolicy(requests, index, environments, me.stats, server)
 
@@ -398,14 +397,14 @@ def unroll_batches(
     )
 
 
-def learner(me: Context, batches: Batches, weights: Weights, learned: Owner, *, prefetch: bool = False) -> Learner:
-    """Makes every update, and publishes the weights; `prefetch` = its batches show the next one."""
+def learner(me: Context, batches: Batches, weights: Publisher, learned: Owner) -> Learner:
+    """Makes every update, and publishes the weights; with a core to spare it looks at the batch behind the next."""
     state = learned.load()
     me.stats.set("updates", int(state.updates))
-    ahead = Foresight(me.agent, batches, me.spare) if prefetch and me.spare and Foresight.possible(me.agent) else None  # type: ignore[arg-type]
-    return Learner(
-        me.agent, state, batches, weights, me.stats, me.watch, learned, ahead, rate=me.plan.learning_rate
-    )
+    ahead = None
+    if me.spare and me.agent.prefetch_target and isinstance(batches, BatchReader):
+        ahead = TargetPrefetch(me.agent, batches, me.spare)
+    return Learner(me.agent, state, batches, weights, me.stats, me.watch, learned, ahead, rate=me.plan.learning_rate)
 
 
 def inference_server(
@@ -414,7 +413,7 @@ def inference_server(
     """Replies to up to `most` groups of environments at once, with the newest weights."""
     stream = generator(me.plan.seed, me.rank, 5, me.start, 1)
     return InferenceServer(
-        Drawn(me.agent, stream) if me.plan.unrolled else Greedy(me.agent),
+        SampledActions(me.agent, stream) if me.plan.unrolled else GreedyActions(me.agent),
         weights,
         requests,
         me.stats,

@@ -12,7 +12,8 @@ import jax
 
 from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.agent import Agent
-from repertory.agents.networks import NetworkOptions, convolves
+from repertory.agents.network_registry import choose_kind
+from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions
 from repertory.agents.registry import AgentKind
 from repertory.experience.pacing import Pacing
@@ -77,7 +78,12 @@ class Plan:
     @property
     def large(self) -> bool:
         """Whether the network convolves, so that an update is worth several threads."""
-        return convolves(self.network, self.spec.observation)
+        return choose_kind(self.network, self.spec.observation).convolves
+
+    @property
+    def compute_threads(self) -> int:
+        """Threads of a process that learns."""
+        return self.threads if self.large else 1
 
     @property
     def unrolled(self) -> bool:

@@ -6,7 +6,7 @@ from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import Owner
 from repertory.roles.actor import Actor
-from repertory.roles.ports import Role, Weights
+from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
@@ -29,7 +29,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     def policy_worker(me: Context, asked: InferenceServerPort, newest: Weights) -> Role:
         return parts.inference_server(me, asked, newest, options, most=-(-writers // servers))
 
-    def learner(me: Context, read: UnrollPort, published: Weights, state: Owner) -> Role:
+    def learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
         batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
         return parts.learner(me, batches, published, state)
 

@@ -5,14 +5,12 @@ An actor-critic learns from unrolls, a value agent from a replay that the learne
 
 from __future__ import annotations
 
-
-from repertory.channels.channel import Channel
-from repertory.channels.lanes import LaneReader, LaneWriter
+from repertory.channels.lanes import LaneReader, Lanes, LaneWriter
 from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
-from repertory.channels.slots import UnrollPort
+from repertory.channels.slots import UnrollPort, UnrollSlots
 from repertory.channels.snapshot import Owner
 from repertory.roles.actor import Actor
-from repertory.roles.ports import Role, Weights
+from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
@@ -26,8 +24,9 @@ def compose(plan: Plan, options: Options) -> Topology:
     weights = parts.weights_channel(plan, "the newest before each reply")
     learned = parts.learner_state(plan)
     slots = parts.batch_slots(plan, groups) if plan.unrolled else 0
-    experience: Channel = (
-        parts.unroll_slots(plan, groups=groups, depth=-(-slots // (plan.actors * groups)) + options.queue, when="in place")
+    depth = -(-slots // (plan.actors * groups)) + options.queue
+    experience: UnrollSlots | Lanes = (
+        parts.unroll_slots(plan, groups=groups, depth=depth, when="in place")
         if plan.unrolled
         else parts.experience_lanes(plan)
     )
@@ -45,11 +44,11 @@ def compose(plan: Plan, options: Options) -> Topology:
     def inference(me: Context, asked: InferenceServerPort, newest: Weights) -> Role:
         return parts.inference_server(me, asked, newest, options, most=plan.actors * groups)
 
-    def unroll_learner(me: Context, read: UnrollPort, published: Weights, state: Owner) -> Role:
+    def unroll_learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
         batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
         return parts.learner(me, batches, published, state)
 
-    def replay_learner(me: Context, read: LaneReader, published: Weights, state: Owner) -> Role:
+    def replay_learner(me: Context, read: LaneReader, published: Publisher, state: Owner) -> Role:
         return parts.learner(me, parts.sampler(me, read), published, state)
 
     return Topology(
@@ -58,7 +57,7 @@ def compose(plan: Plan, options: Options) -> Topology:
                 "actor",
                 plan.actors,
                 unroll_actors if plan.unrolled else lane_actor,
-                {"written": experience.writer, "asked": requests.asker},  # type: ignore[attr-defined]
+                {"written": experience.writer, "asked": requests.asker},
                 does="plays its environments and asks for every action",
                 kind="play",
                 synchronous=True,
@@ -76,7 +75,7 @@ def compose(plan: Plan, options: Options) -> Topology:
                 "learner",
                 1,
                 unroll_learner if plan.unrolled else replay_learner,
-                {"read": experience.reader, "published": weights.writer, "state": learned.owner},  # type: ignore[attr-defined]
+                {"read": experience.reader, "published": weights.writer, "state": learned.owner},
                 does="learns from unrolls, or with a value agent from a replay",
             ),
             parts.evaluator(plan),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.snapshot import Owner
-from repertory.roles.ports import Role, Weights
+from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
@@ -19,7 +19,7 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     epsilon = parts.exploration(plan)
 
     def agent(
-        me: Context, written: LaneWriter, read: LaneReader, published: Weights, newest: Weights, state: Owner
+        me: Context, written: LaneWriter, read: LaneReader, published: Publisher, newest: Weights, state: Owner
     ) -> list[Role]:
         batches = parts.sampler(me, read, guarded=False)
         learner = parts.learner(me, batches, published, state)

@@ -123,7 +123,7 @@ def defaults(
 ) -> RunOptions:
     """The options of a preset, by default the environment's, for an agent and a topology."""
     kind, found = registry.find(agent or choose_agent(topology)), find_preset(environment, preset)
-    refuse_agent(topologies.find(topology), kind.name)
+    refuse_agent(topologies.find(topology), kind.name, kind.like)
     options: RunOptions = change(options_for(kind.name, topology)(environment), {"preset": preset})
     try:
         for settings in found.layers(kind, topology):
