@@ -22,8 +22,8 @@ import figures
 HERE = Path(__file__).parent
 WORDS = shlex.split(
     "PongNoFrameskip-v4 --env-option img_height=44 img_width=44 --network.kind first --topology hogwild "
-    "--topology.method replay --topology.exploration same --topology.target-steps 1000 --topology.pull-period 1 --actors 2 "
-    "--envs-per-actor 4 --agent.double --agent.n-step 3 --agent.batch-size 32 --agent.replay-ratio 32 "
+    "--topology.method replay --topology.exploration same --topology.target-steps 1000 --topology.pull-period 1 "
+    "--actors 2 --envs-per-actor 4 --agent.double --agent.n-step 3 --agent.batch-size 32 --agent.replay-ratio 32 "
     "--agent.optimizer adam --agent.learning-rate 1.5e-4 --agent.optimizer-epsilon 1e-6 --agent.replay-capacity 100000 "
     "--agent.learning-starts 5000 --agent.epsilon-steps 40000 --agent.epsilon-end 0.02 --env-steps 2000000 "
     "--eval-every 25000 --eval-episodes 20 --eval-max-steps 10000 --checkpoint-every 50000 --log-every 2000 "

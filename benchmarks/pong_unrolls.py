@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 import repertory
+from repertory import topologies
 from repertory.runs import metrics
 from repertory.runtime import usable_cores
 
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--batch-unrolls", type=int, default=16)
     parser.add_argument("--queue", type=int, default=1)
     options = parser.parse_args()
+    has_queue = hasattr(topologies.find(options.topology).options, "queue")
     watch = Cores()
     with tempfile.TemporaryDirectory() as directory:
         run = repertory.train(
@@ -57,7 +59,7 @@ def main() -> None:
             runs_dir=directory,
             quiet=True,
             agent_options={"unroll": options.unroll, "batch_unrolls": options.batch_unrolls, "epochs": 1},
-            topology_options={"queue": options.queue},
+            topology_options={"queue": options.queue} if has_queue else {},
         )
         used = watch.stop()
         rows = metrics.read(run.directory / "metrics.jsonl")

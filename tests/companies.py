@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.agents import registry
 from repertory.engines.plan import Plan
 from repertory.engines.rehearsal import Rehearsal
 from repertory.roles.ports import Role
-from repertory.runs.config import CRITIC_AGENTS, change
+from repertory.runs.config import change
 from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.staging import stage
 
@@ -86,7 +87,7 @@ def small_plan(
     **wishes: Any,
 ) -> Plan:
     """The plan of such a company alone."""
-    small = SMALL_CRITIC if (of or choose_agent(topology)) in CRITIC_AGENTS else SMALL
+    unrolled = registry.find(of or choose_agent(topology)).learns_from == "unrolls"
     options = change(
         defaults(environment, of, topology),
         {
@@ -96,14 +97,15 @@ def small_plan(
             "env_steps": 1_500,
             "eval_episodes": 2,
             "network": {"hidden": [8]},
-            "agent": {**small, **(agent or {})},
-            "company": company or {},
+            "agent": {**(SMALL_CRITIC if unrolled else SMALL), **(agent or {})},
+            "topology": company or {},
             **wishes,
         },
     )
     return stage(options)[1]
 
 
-def plan_of(topology: str, **wishes: Any) -> Plan:
-    """The plan of a topology with the options of its preset."""
-    return stage(change(defaults("CartPole-v1", topology=topology), {"engine": "inline", **wishes}))[1]
+def plan_of(topology: str, own: dict[str, Any] | None = None, **wishes: Any) -> Plan:
+    """The plan of a topology with the options of its preset, but for its own."""
+    chosen = {"engine": "inline", "topology": own or {}, **wishes}
+    return stage(change(defaults("CartPole-v1", topology=topology), chosen))[1]

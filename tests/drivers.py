@@ -15,9 +15,10 @@ import numpy as np
 import psutil
 
 from commands import env_steps, result, rows, until, words
+from repertory.agents import registry
 from repertory.engines import make_engine
 from repertory.runs import checkpoint
-from repertory.runs.config import CRITIC_AGENTS, from_dict
+from repertory.runs.config import from_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.presets import choose_agent
 from repertory.runs.staging import stage
@@ -55,7 +56,7 @@ class Driver:
     @classmethod
     def train(cls, place: Path, topology: str, at: str) -> Driver:
         """A run that will be at a stage for a while."""
-        own = OF_UNROLLS if choose_agent(topology) in CRITIC_AGENTS else OF_MEMORY
+        own = OF_UNROLLS if registry.find(choose_agent(topology)).learns_from == "unrolls" else OF_MEMORY
         return cls(place, "train", "CartPole-v1", "--topology", topology, *OPTIONS, *own, *words(OF_STAGE[at]))
 
     def signal(self, number: int, *, group: bool = False) -> bool:

@@ -31,12 +31,13 @@ from numpy.typing import NDArray
 import fault_environments
 from fault_environments import FAULTS, Control
 from fault_orders import ORDER, perform_on_order
+from repertory.agents import registry
 from repertory.engines import launching, make_engine
 from repertory.engines.casting import EVALUATION_WORKER
 from repertory.engines.plan import Plan
 from repertory.engines.stage import PAUSE, Member, Stage
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
-from repertory.runs.config import CRITIC_AGENTS, change, to_dict
+from repertory.runs.config import change, to_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.presets import defaults
 from repertory.runs.progress import NotesOnly
@@ -72,11 +73,14 @@ SETTINGS = {
         "ga3c",
         ("agent", "predictor", "trainer", "adjuster", "evaluator"),
         "a3c",
-        {"company": {"adjust_from": (2, 2, 2), "adjust_s": 1.0}},
+        {"topology": {"adjust_from": (2, 2, 2), "adjust_s": 1.0}},
     ),
     "impala": Setting("impala", ("actor", "learner", "evaluator"), "impala"),
     "impala-2-learners": Setting(
-        "impala", ("actor", "learner"), "impala", {"company": {"learners": 2, "heartbeat_s": 2 * HEARTBEAT_S}}
+        "impala",
+        ("actor", "learner"),
+        "impala",
+        {"topology": {"learners": 2}, "heartbeat_s": 2 * HEARTBEAT_S},
     ),
     "seed_rl": Setting("seed_rl", CENTRAL, "impala", {"network": {"core": 8}}),
     "seed_rl-dqn": Setting("seed_rl", CENTRAL[:3]),
@@ -123,7 +127,7 @@ COMPANY = {
     "log_every": 500,
     "quiet": True,
     "network": {"hidden": (16, 16)},
-    "company": {"heartbeat_s": HEARTBEAT_S},
+    "heartbeat_s": HEARTBEAT_S,
 }
 OF_MEMORY = {"batch_size": 16, "learning_starts": 200, "replay_ratio": 4.0, "replay_capacity": 4000}
 OF_UNROLLS = {"unroll": 8, "batch_unrolls": 2}
@@ -379,7 +383,7 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
     control.pause_us = SLOW_US
     own = {"env_steps": env_steps, "seed": seed, "runs_dir": place / "runs", "name": run}
     own["env_option"] = (f"control={place / f'{run}.control'}",)
-    own["agent"] = OF_UNROLLS if setting.agent in CRITIC_AGENTS else OF_MEMORY
+    own["agent"] = OF_UNROLLS if registry.find(setting.agent).learns_from == "unrolls" else OF_MEMORY
     given = change(defaults(ENVIRONMENT, setting.agent, setting.topology), {**COMPANY, **own})
     options, plan, agent = stage(change(change(given, setting.changes), changes))
     engine: Any = make_engine("processes", plan, agent)

@@ -174,8 +174,8 @@ def test_learning_rate_is_multiplied_by_the_number_of_ranks_if_asked(scale: bool
 def test_options_that_follow_from_others_follow_once(topology: str) -> None:
     """A resumed run reads what the first one has written."""
     wishes = {"actors": 3} if topology != "single" else {}
-    company_wishes = {"scale_learning_rate": True} if topology == "all_reduce" else {}
-    asked = change(defaults("CartPole-v1", topology=topology), {**wishes, "company": company_wishes})
+    topology_wishes = {"scale_learning_rate": True} if topology == "all_reduce" else {}
+    asked = change(defaults("CartPole-v1", topology=topology), {**wishes, "topology": topology_wishes})
     options, plan = draft(asked)
     again, plan_again = draft(from_dict(to_dict(options)))
     assert again == options
@@ -233,7 +233,7 @@ def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
     """One rank goes on and waits for the others, while another has slept through the time between two pauses."""
     monkeypatch.setattr(processes, "SETTLE_S", 30.0)
     several = {"learners": 2} if topology == "impala" else {}
-    plan = company(topology, {"heartbeat_s": 60.0, **several}, actors=2, env_steps=10**6, begin=False).plan
+    plan = company(topology, several, heartbeat_s=60.0, actors=2, env_steps=10**6, begin=False).plan
     engine, chance = ProcessesEngine(plan, plan.make_agent()), np.random.default_rng(0)
     try:
         engine.start()

@@ -23,7 +23,7 @@ from repertory.roles.gradient_worker import GradientWorker
 from repertory.roles.learner import Learner, lesson
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.rank import Rank
-from repertory.runs.presets import PRESETS, defaults
+from repertory.runs.presets import defaults, known
 
 GAMMA, ALPHA, FLOOR = 0.9, 0.6, 1e-6
 
@@ -76,7 +76,7 @@ def test_without_a_preset_and_on_atari_it_learns_as_the_paper_does(environment: 
     assert agent.dueling
 
 
-SMALL_PRESETS = [preset.prefix for preset in PRESETS if preset.prefix not in ("ALE/", "repertory/TMaze")]
+SMALL_PRESETS = [preset.match[0] for name, preset in known().items() if name not in ("atari", "t_maze")]
 
 
 @pytest.mark.parametrize("environment", SMALL_PRESETS)

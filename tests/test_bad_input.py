@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import zlib
@@ -14,21 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
+import repertory
 from commands import Command, result, words
 from repertory import cli
+from repertory.errors import UserError
 from repertory.runs import checkpoint
-from repertory.runs.config import (
-    NOT_NEGATIVE,
-    NOT_NEGATIVE_OF_CRITICS,
-    SHARES,
-    SHARES_OF_CRITICS,
-    CriticRunOptions,
-    RunOptions,
-    flag,
-    names_of,
-    value_of,
-)
+from repertory.runs.config import flag, names_of, options_for, value_of
 from repertory.runs.player import load_player
+from repertory.topologies import TOPOLOGIES
 
 SHORT = words(
     "--env-steps 1200 --checkpoint-every 400 --eval-every 400 --eval-episodes 2 --eval-max-steps 30 --quiet "
@@ -153,8 +147,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --agent.epsilon-start 1.5", "--agent.epsilon-start must lie between 0 and 1, it is 1.5"),
         ("train CartPole-v1 --agent.epsilon-end -0.1", "--agent.epsilon-end must lie between 0 and 1, it is -0.1"),
         ("train CartPole-v1 --agent.epsilon-start 0.1 --agent.epsilon-end 0.2", "lies above --agent.epsilon-start"),
-        ("train CartPole-v1 --seed -1", "--seed must not be negative, it is -1"),
-        ("train CartPole-v1 --seed 4294967296", "--seed must lie below 4294967296"),
+        ("train CartPole-v1 --seed -1", "--seed must lie between 0 and 4294967295, it is -1"),
+        ("train CartPole-v1 --seed 4294967296", "--seed must lie between 0 and 4294967295, it is 4294967296"),
         ("train CartPole-v1 --agent.learning-rate nan", "--agent.learning-rate must be a finite number, not nan"),
         ("train CartPole-v1 --agent.replay-ratio inf", "--agent.replay-ratio must be a finite number, not inf"),
         ("train CartPole-v1 --seconds nan", "--seconds must be a finite number, not nan"),
@@ -182,18 +176,14 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "train CartPole-v1 --topology hogwild --topology.method replay --agent.prioritized",
             "topology 'hogwild' can't prioritise a memory that several processes draw from",
         ),
-        ("train CartPole-v1 --topology.actor-priorities", "--topology.actor-priorities needs --agent.prioritized"),
         (
-            "train CartPole-v1 --topology gorila --agent.prioritized --topology.actor-priorities",
-            "needs --agent.prioritized and --topology collectors or apex",
+            "train CartPole-v1 --topology collectors --topology.actor-priorities",
+            "--topology.actor-priorities needs --agent.prioritized",
         ),
+        ("train CartPole-v1 --topology apex --agent.no-prioritized", "or give --topology.no-actor-priorities"),
         (
             "train CartPole-v1 --topology parameter_server --topology.mode synchronous --topology.push-period 2",
             "--topology.push-period must be 1 where servers wait for every worker's gradient",
-        ),
-        (
-            "train CartPole-v1 --topology collectors --topology.method sarsa",
-            "--topology.method sarsa is for --topology hogwild",
         ),
         (
             "train CartPole-v1 --agent sarsa --topology hogwild --topology.method n_step_q",
@@ -203,7 +193,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "train CartPole-v1 --topology hogwild --topology.method replay --agent.no-replay",
             "--topology.method replay learns from a memory",
         ),
-        ("train CartPole-v1 --agent rainbow --topology gorila", "sends gradients of one vector"),
+        ("train CartPole-v1 --agent rainbow --topology gorila", "topology 'gorila' does not train agent 'rainbow'"),
+        (
+            "train CartPole-v1 --agent a3c --topology hogwild",
+            "topology 'hogwild' does not train agent 'a3c'; known: dqn",
+        ),
+        ("train CartPole-v1 --topology all_reduce --agent.noisy", "sends gradients of one vector"),
         ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
         ("train CartPole-v1 --topology single --engine processes", "does not run on engine 'processes'"),
         (
@@ -219,7 +214,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --agent impala", "topology 'single' does not train agent 'impala'"),
         ("train CartPole-v1 --topology impla", "unknown topology 'impla'; did you mean 'impala'?"),
         ("train CartPole-v1 --topology impala --agent.unrol 8", "did you mean '--agent.unroll'?"),
-        ("train CartPole-v1 --topology impala --agent.batch-size 8", "unknown option --agent.batch-size"),
+        ("train CartPole-v1 --topology impala --agent.batch-size 8", "agent 'impala' has no option --agent.batch-size"),
+        ("train CartPole-v1 --network.hiden 3", "unknown option --network.hiden; did you mean '--network.hidden'?"),
+        ("train CartPole-v1 --network.core 8", "are for actor-critic agents: a3c, impala, appo"),
+        ("train CartPole-v1 --topology impala --agent.minibatches 99", "is more than --agent.batch-unrolls 16"),
         (
             "train CartPole-v1 --topology sample_factory --envs-per-actor 3",
             "--envs-per-actor 3 can't be cut into --topology.groups 2 equal groups",
@@ -244,20 +242,16 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "train CartPole-v1 --topology ga3c --topology.adjust-from 1 1 0",
             "each from 1 to how many there are (2, 2, 2)",
         ),
-        ("train CartPole-v1 --topology impala --topology.adjust-from 1 1 1", "is for --topology ga3c"),
-        ("train CartPole-v1 --topology collectors --topology.adjust-from 1 1 1", "is for --topology ga3c"),
         (
             "train CartPole-v1 --topology impala --topology.learners 3",
-            "--topology.learners 3 needs --topology impala and at least as many actors, not 'impala' with 2",
+            "--topology.learners 3 needs at least as many actors, not 2",
         ),
-        ("train CartPole-v1 --topology seed_rl --topology.learners 2", "--topology.learners 2 needs --topology impala"),
-        ("train CartPole-v1 --topology apex --topology.learners 2", "--topology.learners 2 needs --topology impala"),
         (
             "train CartPole-v1 --topology impala --agent appo --topology.learners 2",
             "--agent.epochs and --agent.minibatches above 1 need one learner",
         ),
         ("train CartPole-v1 --topology ga3c --agent.epochs 2", "need one learner, who alone makes the updates"),
-        ("train CartPole-v1 --topology a3c --topology.groups 2", "--topology.groups 2 is for actors that ask a server"),
+        ("train CartPole-v1 --topology a3c --agent.epochs 2", "need one learner, who alone makes the updates"),
         (
             "train CartPole-v1 --topology seed_rl --agent dqn --topology.groups 2",
             "--topology.groups 2 is for agents that learn from unrolls",
@@ -275,35 +269,89 @@ def test_bad_argument_is_one_sentence(
     assert not (place / "runs").exists()
 
 
+WRONG = (
+    "shards impala", "compression hogwild", "learners apex", "learners seed_rl", "method a3c", "method collectors",
+    "adjust_from impala", "adjust_from collectors", "groups collectors", "groups a3c", "policy_workers seed_rl",
+    "predictors sample_factory", "queue parameter_server", "mode all_reduce", "exploration single",
+    "actor_priorities gorila", "actor_priorities single", "scale_learning_rate parameter_server",
+)  # fmt: skip
+"""An option, and a topology that does not read it."""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_option_that_the_topology_does_not_read_is_refused_everywhere(
+    capsys: pytest.CaptureFixture[str], place: Path, wrong: str
+) -> None:
+    option, topology = wrong.split()
+    readers = [name for name, kind in TOPOLOGIES.items() if hasattr(kind.options, option)]
+    spelled = f"--topology.{option.replace('_', '-')}"
+    told = refusal(capsys, "train", "CartPole-v1", "--topology", topology, spelled, "2")
+    assert told.startswith(f"topology {topology!r} has no option {spelled} (an option of {', '.join(readers)}); ")
+    assert told.endswith(("?", "it has none of its own")) or "; known: --topology." in told
+    sentence = f"topology {topology!r} has no option {option!r} (an option of {', '.join(readers)})"
+    (place / "mine.toml").write_text(f"[topology]\n{option} = 2\n")
+    assert sentence in refusal(capsys, "train", "CartPole-v1", "--topology", topology, "--config", "mine.toml")
+    (place / "preset.toml").write_text(f"[options.topology]\n{option} = 2\n")
+    refused = refusal(capsys, "train", "CartPole-v1", "--topology", topology, "--preset", "preset.toml")
+    assert refused.startswith(f"preset preset.toml: {sentence}")
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        repertory.train("CartPole-v1", topology=topology, topology_options={option: 2})
+    assert not (place / "runs").exists()
+
+
+def test_option_that_the_agent_does_not_have_is_refused_everywhere(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    told = refusal(capsys, "train", "CartPole-v1", "--agent.batch-unrolls", "2")
+    assert told == (
+        "agent 'dqn' has no option --agent.batch-unrolls (an option of a3c, impala, appo); did you mean "
+        "'--agent.batch-size'?"
+    )
+    sentence = "agent 'dqn' has no option 'batch_unrolls' (an option of a3c, impala, appo); did you mean 'batch_size'?"
+    (place / "mine.toml").write_text("[agent]\nbatch_unrolls = 2\n")
+    assert sentence in refusal(capsys, "train", "CartPole-v1", "--config", "mine.toml")
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        repertory.train("CartPole-v1", agent_options={"batch_unrolls": 2})
+
+
+def test_options_of_older_versions_are_told_their_new_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--company.shards is now --topology.shards" in refusal(capsys, "train", "CartPole-v1", "--company.shards", 2)
+    assert refusal(capsys, "train", "CartPole-v1", "--company.heartbeat-s=3").endswith("is now --heartbeat-s")
+    with pytest.raises(UserError, match="company_options are topology_options"):
+        repertory.train("CartPole-v1", company_options={"shards": 2})
+
+
 ANY_NUMBER = {"target_score", "agent.value_min", "agent.value_max"}
-MAY_BE_ZERO = ANY_NUMBER | set(NOT_NEGATIVE) | set(SHARES)
+MAY_BE_ZERO = ANY_NUMBER | {
+    "seed", "threads", "restarts", "network.core", "agent.learning_starts", "agent.epsilon_steps",
+    "agent.max_gradient_norm", "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps",
+    "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
+    "agent.importance_exponent", "agent.ratio_clip", "agent.entropy", "agent.entropy_end", "agent.entropy_steps",
+    "agent.value_weight", "agent.probability_floor", "agent.trace", "topology.max_gradient_age",
+    "topology.outlier_deviations", "topology.ladder_base", "topology.ladder_exponent", "topology.queue",
+    "topology.max_policy_lag", "topology.inference_patience_s", "topology.actors_per_process",
+}  # fmt: skip
 
 
-def numeric_options() -> list[str]:
-    blank = RunOptions("CartPole-v1", seconds=1.0, eval_every_s=1.0, target_score=1.0)
-    return [name for name in names_of(RunOptions) if type(value_of(blank, name)) in (int, float)]
+def numeric_options() -> list[tuple[str, str]]:
+    """A topology and an option: of `single` all, of `impala` the agent's, too, of the others their own."""
+    found = []
+    for topology, kind in TOPOLOGIES.items():
+        options = options_for(kind.agents[0], topology)("CartPole-v1", seconds=1.0, eval_every_s=1.0, target_score=1.0)
+        parts = {"single": "", "impala": ("agent.", "topology.")}.get(topology, "topology.")
+        numbers = [name for name in names_of(type(options)) if type(value_of(options, name)) in (int, float)]
+        found += [(topology, name) for name in numbers if name.startswith(parts)]
+    assert len(found) > 110
+    return found
 
 
-@pytest.mark.parametrize("name", numeric_options())
-def test_number_out_of_range_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+@pytest.mark.parametrize(("topology", "name"), numeric_options())
+def test_number_out_of_range_is_refused(capsys: pytest.CaptureFixture[str], topology: str, name: str) -> None:
     for value, allowed in ((-1, ANY_NUMBER), (0, MAY_BE_ZERO)):
         if name not in allowed:
-            sentence = refusal(capsys, "train", "CartPole-v1", "--dry-run", flag(name), value)
+            chosen = ("train", "CartPole-v1", "--topology", topology, "--dry-run")
+            sentence = refusal(capsys, *chosen, flag(name), value)
             assert sentence.startswith(flag(name)), sentence
-
-
-def test_number_of_an_actor_critic_agent_out_of_range_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    blank, may_be_zero = CriticRunOptions("CartPole-v1"), {*NOT_NEGATIVE_OF_CRITICS, *SHARES_OF_CRITICS}
-    numbers = [name for name in names_of(CriticRunOptions) if type(value_of(blank, name)) in (int, float)]
-    own = [name for name in numbers if name.startswith("agent.")]
-    assert len(own) > 15
-    for name in own:
-        for value in (-1, 0):
-            if value < 0 or name not in may_be_zero:
-                sentence = refusal(
-                    capsys, "train", "CartPole-v1", "--topology", "impala", "--dry-run", flag(name), value
-                )
-                assert sentence.startswith(flag(name)), sentence
 
 
 @pytest.mark.parametrize(

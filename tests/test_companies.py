@@ -118,7 +118,7 @@ def test_smallest_memory_that_is_not_refused_always_has_a_step_to_draw(topology:
 def test_collectors_share_processes_where_there_are_more_than_cores(
     actors: int, share: int, cores: int, sizes: list[int]
 ) -> None:
-    plan = plan_of("collectors", actors=actors, envs_per_actor=1, company={"actors_per_process": share})
+    plan = plan_of("collectors", {"actors_per_process": share}, actors=actors, envs_per_actor=1)
     crews = crews_of(plan, cores)
     assert [len(crew) for crew in crews if crew[0].role == "collector"] == sizes
     assert all(len(crew) == 1 for crew in crews if crew[0].role != "collector")

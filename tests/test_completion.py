@@ -15,6 +15,7 @@ import pytest
 
 from repertory import cli
 from repertory.completion import KINDS, SHELLS, options_of, script
+from repertory.topologies import TOPOLOGIES
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,12 @@ def test_every_command_can_be_completed() -> None:
     assert set(KINDS) == set(cli.COMMANDS)
 
 
-def test_options_of_train_are_those_of_both_kinds_of_agents(capsys: pytest.CaptureFixture[str]) -> None:
-    told = [options_in_help(["train", "CartPole-v1", "--agent", agent], capsys) for agent in ("dqn", "impala")]
+def test_options_of_train_are_those_of_all_topologies_and_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    told = [
+        options_in_help(["train", "CartPole-v1", "--topology", topology, "--agent", agent], capsys)
+        for topology, kind in TOPOLOGIES.items()
+        for agent in kind.agents
+    ]
     assert set.union(*told) == set(options_of("train"))
 
 
@@ -57,6 +62,10 @@ def options_in_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) ->
         ("re", "report resume"),
         ("train Cart", "CartPole-v0 CartPole-v1"),
         ("train --topol", "--topology"),
+        ("train --topology.sh", "--topology.shards"),
+        ("train --topology.mo", "--topology.mode"),
+        ("train --topology.mode s", "synchronous"),
+        ("train --preset ca", "cartpole"),
         ("train CartPole-v1 --topology s", "sample_factory seed_rl single"),
         ("train CartPole-v1 --topology = s", "sample_factory seed_rl single"),
         ("train CartPole-v1 --topology =", None),

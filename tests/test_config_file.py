@@ -100,7 +100,7 @@ def test_a_runs_own_file_under_another_topology_gives_what_was_chosen(run: Path)
     assert other.seed == 5, "chosen"
     assert other.engine == usual.engine == "processes", "not chosen, so that of the topology"
     assert other.actors == usual.actors
-    assert other.company == usual.company
+    assert other.topology == usual.topology
     assert file.agent("single") == "dqn"
     assert file.agent("impala") == "", "nobody chose dqn: it was the usual one"
 
@@ -130,9 +130,9 @@ def test_python_takes_the_same_files(place: Path) -> None:
     ("name", "text", "sentence"),
     [
         ("a.toml", "env_step = 3", "unknown option 'env_step'; did you mean 'env_steps'?"),
-        ("a.toml", "[agent]\nbach_size = 3", "unknown option 'agent.bach_size'; did you mean 'batch_size'?"),
+        ("a.toml", "[agent]\nbach_size = 3", "agent 'dqn' has no option 'bach_size'; did you mean 'batch_size'?"),
         ("a.toml", 'env_steps = "many"', "option 'env_steps' must be int, not 'many'"),
-        ("a.toml", "topology = 3", "option 'topology' must be str, not 3"),
+        ("a.toml", "topology = 3", "option 'topology' takes a dictionary of options, not 3"),
         ("a.toml", 'topology = "singel"', "unknown topology 'singel'; did you mean 'single'?"),
         ("a.toml", "agent = 3", "option 'agent' takes a dictionary of options, not 3"),
         ("a.toml", "env_steps = = 3", "--config can't read a.toml as TOML"),

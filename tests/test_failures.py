@@ -41,7 +41,7 @@ def engine_of(topology: str, engine: str, mark: Path, where: str = "", fault: st
             "env_option": (f"mark={mark}", f"where={where}", f"fault={fault}"),
             "network": {"hidden": [8]},
             "agent": SMALL,
-            "company": {"restarts": 1},
+            "restarts": 1,
         },
     )
     _, plan, agent = stage(options)

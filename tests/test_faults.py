@@ -39,7 +39,7 @@ def test_collectors_that_share_a_process_fail_and_start_again_together(tmp_path:
         Fault("collector", "hang", 0.2, rank=3),
         Fault("collector", "stop", "saving"),
     ]
-    shared = {"actors": 4, "company": {"heartbeat_s": 3.0, "actors_per_process": 2}}
+    shared = {"actors": 4, "heartbeat_s": 3.0, "topology": {"actors_per_process": 2}}
     check(run_faults("collectors", faults, tmp_path, **shared))
 
 
@@ -210,7 +210,7 @@ def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: 
         **SHORT,
         "env_option": (f"home={os.getpid()}",),
         "runs_dir": tmp_path,
-        "topology_options": {"restarts": 2},
+        "restarts": 2,
     }
     with pytest.raises(CompanyFailed, match="failed 3 times without getting to work") as failure:
         repertory.train(f"{ENVIRONMENTS}:homesick", **options)

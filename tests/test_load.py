@@ -24,7 +24,7 @@ from repertory.engines.casting import EVALUATION_WORKER
 from repertory.environments import factory, saved_spaces
 from repertory.environments.spaces import Encoder
 from repertory.errors import UserError
-from repertory.runs.config import RunOptions, names_of
+from repertory.runs.config import names_of, options_for
 from test_spaces import trees
 
 SHORT = words(
@@ -261,8 +261,9 @@ def test_everything_public_is_listed_before_it_is_used() -> None:
 
 def test_train_explains_every_option() -> None:
     text = inspect.getdoc(repertory.train) or ""
-    own = {name.partition(".")[0] for name in names_of(RunOptions)} - {"agent_name"}
-    renamed = {"agent": "agent_options", "network": "network_options", "company": "topology_options"}
+    own = {name.partition(".")[0] for name in names_of(options_for("dqn", "apex"))}
+    renamed = {"agent": "agent_options", "network": "network_options", "topology": "topology_options"}
+    renamed |= {"agent_name": "agent", "topology_name": "topology"}
     for name in sorted(own):
         assert f"{renamed.get(name, name)}:" in text, f"{name} is not explained"
     assert "repertory.train(" in text, "there is an example"

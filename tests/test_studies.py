@@ -22,7 +22,7 @@ import pytest
 import repertory
 from commands import result, until, words
 from repertory import cli
-from repertory.runs.config import RunOptions, from_dict, to_dict
+from repertory.runs.config import from_dict, options_for, to_dict
 from repertory.runs.presets import defaults
 from repertory.studies import commands, conducting
 from repertory.studies.findings import Findings, Trial
@@ -144,7 +144,8 @@ def test_study_file_tells_the_words_that_train_each_contestant(study: Path) -> N
     for row, options in zip(programme["contestants"], programme["options"], strict=True):
         first, command, *rest = shlex.split(row["train"])
         assert (first, command) == ("repertory", "train")
-        again = cli.parse(RunOptions, rest, "train", defaults("CartPole-v1", "dqn", row["topology"]))
+        kind = options_for("dqn", row["topology"])
+        again = cli.parse(kind, rest, "train", defaults("CartPole-v1", "dqn", row["topology"]))
         assert to_dict(again) == to_dict(from_dict(options))
     assert [found["repertory"] for found in programme["versions"]] == [repertory.__version__]
     assert "core" in programme["machine"]

@@ -141,6 +141,13 @@ def test_each_number_of_actors_is_a_contestant() -> None:
     assert {entry.contestant.topology for entry in found} == {"apex"}
 
 
+OWN_OPTIONS: dict[str, dict[str, Any]] = {
+    "apex": {"actor_priorities": False},
+    "all_reduce": {"scale_learning_rate": True},
+    "ga3c": {"adjust_from": (1, 2, 1), "adjust_s": 0.5},
+}
+
+
 @pytest.mark.parametrize("topology", topologies.TOPOLOGIES)
 def test_words_that_train_say_all_the_options(topology: str, tmp_path: Path) -> None:
     options = change(
@@ -148,10 +155,11 @@ def test_words_that_train_say_all_the_options(topology: str, tmp_path: Path) -> 
         {
             "seed": 3, "name": "a b", "runs_dir": tmp_path, "seconds": 1.5, "eval_every_s": 0.1, "target_score": -2.5,
             "env_option": ("sutton_barto_reward=True",), "network": {"hidden": (7, 9)}, "quiet": True,
-            "company": {"heartbeat_s": 9.0, "scale_learning_rate": True, "actor_priorities": False},
+            "heartbeat_s": 9.0,
+            "topology": OWN_OPTIONS.get(topology, {}),
         },
     )  # fmt: skip
-    kind = options_for(choose_agent(topology))
+    kind = options_for(choose_agent(topology), topology)
     typed = train_words(options)
     assert cli.parse(kind, typed[1:], "train", defaults("CartPole-v1", None, topology)) == options
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from commands import assert_same_state
 from companies import company, play, roles, small_plan, turns
-from faults import SETTINGS, UNROLLED, experience_problems, run_faults
+from faults import UNROLLED, experience_problems, run_faults
 from repertory.agents.agent import Agent, LearnerState, Rollout
 from repertory.engines.casting import Casting
 from repertory.engines.rehearsal import Rehearsal
@@ -495,8 +495,7 @@ def test_schedules_count_the_steps_of_all_learners() -> None:
 
 @pytest.mark.parametrize("name", UNROLLED)
 def test_run_in_processes_ends_with_right_counters_and_all_slots(name: str, tmp_path: Path) -> None:
-    changes = {"env_steps": 3_000, "company": {**SETTINGS[name].changes.get("company", {}), "heartbeat_s": 60.0}}
-    outcome = run_faults(name, [], tmp_path, **changes)
+    outcome = run_faults(name, [], tmp_path, env_steps=3_000, heartbeat_s=60.0)
     assert outcome.all_problems() == []
     assert outcome.result["restarts"] == 0
     assert outcome.result["updates"] > 60

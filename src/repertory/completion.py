@@ -146,7 +146,10 @@ def _bash() -> str:
             '      mapfile -t COMPREPLY < <(cd runs 2>/dev/null && compgen -d -- "$cur")',
             "      return ;;",
             "  esac; fi",
-            '  COMPREPLY=($(compgen -W "$words" -- "$cur"))',
+            # Until a dot is typed, `--topo` means `--topology`, not one of the many `--topology.…`.
+            '  local word near=""',
+            '  for word in $words; do [[ $word == --*.* && $cur != *.* && $word != "$cur".* ]] || near+=" $word"; done',
+            '  COMPREPLY=($(compgen -W "$near" -- "$cur"))',
             "}",
             "complete -o default -F _repertory repertory",
         ]

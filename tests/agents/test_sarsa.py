@@ -85,7 +85,7 @@ def engine_of(topology: str, agent: dict[str, Any], company: dict[str, Any], lim
                 "loss": "squared",
                 **agent,
             },
-            "company": {"exploration": "same", **company},
+            "topology": company,
         },
     )
     _, plan, made = stage(options)
@@ -113,7 +113,7 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "single, prioritised, 3 steps": ("single", {"n_step": 3, "prioritized": True, "importance_exponent": 1.0}, {}),
     "collectors, 5 steps": ("collectors", {"n_step": 5}, {}),
     "parameter servers": ("parameter_server", {}, {}),
-    "hogwild": ("hogwild", {}, {"method": "sarsa", "target_steps": 250}),
+    "hogwild": ("hogwild", {}, {"exploration": "same", "method": "sarsa", "target_steps": 250}),
 }
 
 
