@@ -29,9 +29,9 @@ from repertory.agents.learning import (
     Gradient,
     Update,
     finish_update,
-    fresh_state,
     legal,
     make_gradient,
+    make_init,
     make_update,
     map_on_threads,
     slice_edges,
@@ -156,10 +156,8 @@ def make_actor_critic(
         gradient = make_gradient(layout, whole)
         update = jax.jit(make_update(gradient, optimization.apply), donate_argnums=0)
         gradient = jax.jit(gradient)
-    parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimization.optimizer}
-    start = jax.jit(partial(fresh_state, **parts, with_target=False))
     return Agent(
-        init=lambda seed: start(jax.random.key(seed)),
+        init=make_init(module, spec.observation, layout, optimization.optimizer, with_target=False),
         act=jax.jit(act),
         values=jax.jit(preferences),
         gradient=gradient,

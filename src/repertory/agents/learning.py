@@ -34,23 +34,26 @@ def legal(values: jax.Array, mask: Array | None) -> jax.Array:
     return values if mask is None else jnp.where(mask, values, ILLEGAL)
 
 
-def fresh_state(
-    key: jax.Array,
-    *,
+def make_init(
     module: nn.Module,
     spec: ObservationSpec,
     layout: Layout,
     optimizer: optax.GradientTransformation,
+    *,
     with_target: bool = True,
-) -> LearnerState:
-    """Fresh weights; the target starts as a copy, or is a single number that stands for none."""
-    key_weights, key = jax.random.split(key)
-    sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
-    weights = layout.ravel(module.init(key_weights, sample)["params"])
-    moments = optimizer.init(weights)
-    zero = jnp.zeros((), jnp.int32)
-    target = weights + 0.0 if with_target else jnp.zeros(1)
-    return LearnerState(weights, target, moments, zero, zero, jax.random.key_data(key))
+) -> Callable[[int], LearnerState]:
+    """From a seed to fresh weights; the target starts as a copy, or is a single number that stands for none."""
+
+    @jax.jit
+    def start(key: jax.Array) -> LearnerState:
+        key_weights, key = jax.random.split(key)
+        sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
+        weights = layout.ravel(module.init(key_weights, sample)["params"])
+        target = weights + 0.0 if with_target else jnp.zeros(1)
+        zero = jnp.zeros((), jnp.int32)
+        return LearnerState(weights, target, optimizer.init(weights), zero, zero, jax.random.key_data(key))
+
+    return lambda seed: start(jax.random.key(seed))
 
 
 def make_gradient(layout: Layout, loss: Callable[[Any, Any, Any, Any], tuple[jax.Array, Learned]]) -> Gradient:

@@ -20,7 +20,7 @@ import optax
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, Transitions
-from repertory.agents.learning import fresh_state, legal, make_gradient, make_learn
+from repertory.agents.learning import legal, make_gradient, make_init, make_learn
 from repertory.agents.network_registry import build_network, measure_layout
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.numpy_forward import make_numpy_forward
@@ -158,10 +158,8 @@ def make_q_learning(
         options.max_gradient_norm,
         partial(move_target, options),
     )
-    parts = {"module": module, "spec": spec.observation, "layout": layout, "optimizer": optimization.optimizer}
-    start = jax.jit(partial(fresh_state, **parts))
     return Agent(
-        init=lambda seed: start(jax.random.key(seed)),
+        init=make_init(module, spec.observation, layout, optimization.optimizer),
         act=jax.jit(act),
         values=jax.jit(values),
         gradient=jax.jit(gradient),

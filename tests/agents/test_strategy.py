@@ -1,0 +1,72 @@
+"""How a network is computed, decided for made-up networks, observations and devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
+from repertory.agents.networks import NetworkOptions
+from repertory.agents.q_learning import QLearningOptions, make_q_learning
+from repertory.agents.strategy import CACHED_ROWS, NUMPY_ROWS, SLICE_ROWS, Strategy, choose_strategy, device
+from repertory.specs import EnvironmentSpec, ObservationSpec, Part
+
+VECTOR = ObservationSpec((4,), "float32", (Part("number", 4),))
+CATEGORIES = ObservationSpec((2,), "uint8", (Part("category", 2, 5),))
+PARTS = ObservationSpec((5,), "float32", (Part("number", 4), Part("number", 1)))
+SCREEN = ObservationSpec((84, 84), "uint8", (Part("pixel", 84 * 84),), stack=4)
+PLANES = ObservationSpec((10, 10, 4), "uint8", (Part("pixel", 400),))
+
+BY_NUMPY = Strategy(numpy_rows=NUMPY_ROWS, prefetch_target=True)
+CASES = {
+    "perceptron": (NetworkOptions(), VECTOR, BY_NUMPY),
+    "perceptron that reads pixels": (NetworkOptions("mlp"), SCREEN, BY_NUMPY),
+    "categories": (NetworkOptions(), CATEGORIES, Strategy()),
+    "several parts": (NetworkOptions(), PARTS, Strategy()),
+    "recurrent": (NetworkOptions(core=8), VECTOR, Strategy()),
+    "separate": (NetworkOptions(separate=True), VECTOR, Strategy()),
+    "own module": (NetworkOptions(module="a:b"), VECTOR, Strategy(slice_rows=SLICE_ROWS, threads=3)),
+    "convolutions": (
+        NetworkOptions(),
+        SCREEN,
+        Strategy(slice_rows=SLICE_ROWS, threads=3, cached_rows=CACHED_ROWS),
+    ),
+    "recurrent convolutions": (NetworkOptions("first", core=8), SCREEN, Strategy(slice_rows=SLICE_ROWS, threads=3)),
+    "small planes": (NetworkOptions(), PLANES, Strategy()),
+}
+
+
+@pytest.mark.parametrize(("network", "observation", "want"), CASES.values(), ids=CASES)
+def test_on_the_cpu_it_depends_on_network_and_observation(
+    network: NetworkOptions, observation: ObservationSpec, want: Strategy
+) -> None:
+    assert choose_strategy(network, observation, "cpu", 3) == want
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
+@pytest.mark.parametrize(("network", "observation", "_"), CASES.values(), ids=CASES)
+def test_an_accelerator_scans_everything_and_leaves_nothing_to_numpy(
+    network: NetworkOptions, observation: ObservationSpec, _: Strategy, platform: str
+) -> None:
+    chosen = choose_strategy(network, observation, platform, 3)
+    assert chosen == Strategy(slice_rows=0, threads=1, numpy_rows=0, cached_rows=0, prefetch_target=False)
+
+
+def test_agents_have_what_was_chosen_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device() == "cpu"
+    small, large = EnvironmentSpec(VECTOR, 3), EnvironmentSpec(SCREEN, 3)
+    q, critic = make_q_learning(QLearningOptions(), NetworkOptions(), small), ActorCriticOptions()
+    assert q.strategy == BY_NUMPY
+    assert (q.by_numpy(NUMPY_ROWS), q.by_numpy(NUMPY_ROWS + 1), q.prefetch_target) == (True, False, True)
+    noisy = make_q_learning(QLearningOptions(noisy=True), NetworkOptions(), small)
+    assert (noisy.numpy_forward, noisy.by_numpy(1), noisy.prefetch_target) == (None, False, False)
+    assert make_actor_critic(critic, NetworkOptions(), large).cached_forward is not None
+    for module in ("q_learning", "actor_critic"):
+        monkeypatch.setattr(f"repertory.agents.{module}.device", lambda: "cuda")
+    for agent in (
+        make_q_learning(QLearningOptions(), NetworkOptions(), small),
+        make_q_learning(QLearningOptions(), NetworkOptions(), large),
+        make_actor_critic(critic, NetworkOptions(), large),
+    ):
+        assert agent.strategy == Strategy()
+        assert (agent.numpy_forward, agent.cached_forward, agent.by_numpy(1)) == (None, None, False)
+        assert not agent.prefetch_target
