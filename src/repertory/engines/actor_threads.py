@@ -149,7 +149,7 @@ class ActorThreads:
     def _turn(self) -> bool:
         """Store what has returned and let idle workers play on; False = they may not."""
         self.group.take(self._outcomes())
-        return self.group.go_on(self._start)
+        return self.group.go_on(self.threads.do)
 
     def _outcomes(self) -> Iterator[tuple[int, Step | None]]:
         """What has returned; failed environments are made anew."""
@@ -161,9 +161,6 @@ class ActorThreads:
                 raise outcome
             else:
                 self.threads.do(worker, self.recover, self.group.actors[worker], outcome)
-
-    def _start(self, worker: int, actions: Any) -> None:
-        self.threads.do(worker, self.group.actors[worker].environments.step, actions)
 
     def settle(self) -> None:
         """Whatever is under way is stored, and nobody plays on."""

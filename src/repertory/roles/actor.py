@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.counters import GroupStats, WorkerStats
 from repertory.environments.factory import Environments, Step
 from repertory.roles.exploration import EpsilonGreedy, Move, generator
+from repertory.channels.counters import WorkerStats, GroupStats
 from repertory.roles.ports import ExperienceSink, Policy
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 
@@ -26,16 +26,20 @@ class Record:
     ) -> None:
         self.experience, self.policy, self.pages, self.lanes = experience, policy, pages, lanes
         self.counters = GroupStats(pages[0].table, [page.worker for page in pages])
-        self.returns, self.lengths = np.zeros(lanes.shape), np.zeros(lanes.shape, np.int64)
+        self.share(np.zeros(lanes.shape), np.zeros(lanes.shape, np.int64))
+
+    def share(self, returns: NDArray[np.float64], lengths: NDArray[np.int64]) -> None:
+        """Keep returns and lengths of running episodes in these arrays from now on, [actors, environments of each]."""
+        self.returns, self.lengths = returns, lengths
+        self._rows = list(zip(self.lanes, self.pages, returns, lengths, strict=True))
 
     @classmethod
     def joined(cls, records: Sequence[Record]) -> Record:
-        """One record for the actors of all; the single ones are views of its rows from now on."""
-        first = records[0]
-        pages = [page for record in records for page in record.pages]
+        """One record for the actors of all, which share its arrays from now on."""
+        first, pages = records[0], [page for record in records for page in record.pages]
         whole = cls(first.experience, first.policy, pages, np.concatenate([record.lanes for record in records]))
         for at, record in enumerate(records):
-            record.returns, record.lengths = whole.returns[at : at + 1], whole.lengths[at : at + 1]
+            record.share(whole.returns[at : at + 1], whole.lengths[at : at + 1])
         return whole
 
     def restart(self, actor: int) -> None:
@@ -43,17 +47,29 @@ class Record:
         self.returns[actor] = 0.0
         self.lengths[actor] = 0
 
-    def store(self, which: int | NDArray[np.int64], move: Move, step: Step) -> None:
-        """What a move of one actor led to; of several, side by side, if no episode ended or began."""
-        lanes = self.lanes[which].ravel()
-        if not step.no_boundary:
-            assert isinstance(which, int)
-            self._store_boundary(which, lanes, move, step)
+    def store(self, actor: int, move: Move, step: Step) -> None:
+        """What an actor's move led to."""
+        lanes, page, returns, lengths = self._rows[actor]
+        if step.no_boundary:
+            self._append(lanes, move, step)
+            page.played(len(lanes))
+            lengths += 1
+            returns += step.reward
             return
-        self._append(lanes, move, step)
-        self.counters.add("env_steps", which, self.lanes.shape[1])
-        self.lengths[which] += 1
-        self.returns[which] += step.reward.reshape(self.returns[which].shape)
+        page.played(self._append_stepped(lanes, move, step))
+        begun = step.begun
+        if np.count_nonzero(begun):
+            mask = None if step.first_mask is None else step.first_mask[begun]
+            self.experience.begin(lanes[begun], step.first[begun], mask)
+            self.policy.reset(begun)
+        self._account(page, returns, lengths, step)
+
+    def store_several(self, actors: NDArray[np.int64], move: Move, step: Step) -> None:
+        """The same for several actors, side by side; no episode ended or began."""
+        self._append(self.lanes[actors].ravel(), move, step)
+        self.counters.add("env_steps", actors, self.lanes.shape[1])
+        self.lengths[actors] += 1
+        self.returns[actors] += step.reward.reshape(len(actors), -1)
 
     def _append(self, lanes: NDArray[np.int64], move: Move, step: Step) -> None:
         self.experience.append(
@@ -68,33 +84,25 @@ class Record:
             move.extras,
         )
 
-    def _store_boundary(self, actor: int, lanes: NDArray[np.int64], move: Move, step: Step) -> None:
-        """The steps taken, then the episodes begun; an environment that was only reset took none."""
+    def _append_stepped(self, lanes: NDArray[np.int64], move: Move, step: Step) -> int:
+        """Environments that were only reset took no step; how many did."""
         taken = int(np.count_nonzero(step.stepped))
-        if taken == len(lanes):
-            self._append(lanes, move, step)
-        else:
+        if taken < len(lanes):
             rows = np.flatnonzero(step.stepped)
-            played = Step(*(None if part is None else part[rows] for part in step))  # type: ignore[arg-type]
             extras = None if move.extras is None else move.extras[:, rows]
-            self._append(lanes[rows], Move(move.actions[rows], move.version, extras), played)
-        self.counters.add("env_steps", actor, taken)
-        begun = step.begun
-        if np.count_nonzero(begun):
-            mask = None if step.first_mask is None else step.first_mask[begun]
-            self.experience.begin(lanes[begun], step.first[begun], mask)
-            self.policy.reset(begun)
-        self._account(actor, step)
+            lanes, move = lanes[rows], Move(move.actions[rows], move.version, extras)
+            step = Step(*(None if part is None else part[rows] for part in step))  # type: ignore[arg-type]
+        self._append(lanes, move, step)
+        return taken
 
-    def _account(self, actor: int, step: Step) -> None:
+    def _account(self, page: WorkerStats, returns: NDArray[np.float64], lengths: NDArray[np.int64], step: Step) -> None:
         """Returns and lengths of episodes, as they end."""
-        returns, lengths = self.returns[actor], self.lengths[actor]
         lengths += step.stepped
         returns += step.reward * step.stepped
         ended = (step.terminated | step.truncated) & step.stepped
         if np.count_nonzero(ended):
             for reward, length in zip(returns[ended].tolist(), lengths[ended].tolist(), strict=True):
-                self.pages[actor].episode(reward, length)
+                page.episode(reward, length)
             returns[ended] = 0.0
             lengths[ended] = 0
 
@@ -158,7 +166,7 @@ class Actor:
         result = self.environments.step(move.actions)
         self.watch.lap("environment")
         self.record.store(0, move, result)
-        self.see(result)
+        self.observation, self.mask = result.onward()
         self.watch.lap("store")
         self._move = self.choose() if self.may_ask() and self.experience.open() else None
         self.watch.lap("act")
@@ -169,10 +177,6 @@ class Actor:
         if not self._exploration.pending:
             self._exploration.request(self.observation, self.mask, self.epsilon(self.page.env_steps))
         return self._exploration.reply()
-
-    def see(self, step: Step) -> None:
-        """The next actions are chosen in what this step led to."""
-        self.observation, self.mask = step.onward()
 
     def settle(self) -> None:
         """Nothing of an actor must be put away: its steps lie in the lanes."""

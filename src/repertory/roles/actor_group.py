@@ -7,7 +7,7 @@ Whoever runs the environments hands in what they returned (`take`), and is told 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,8 @@ from repertory.roles.exploration import EpsilonGreedy, Move
 from repertory.roles.ports import Policy
 
 T = TypeVar("T")
-
-
-class Played(NamedTuple):
-    """What came of a worker's move."""
-
-    worker: int
-    move: Move
-    step: Step
+Played = tuple[int, Move, Step]
+"""A worker, its move, and what came of it."""
 
 
 class ActorGroup:
@@ -53,7 +47,7 @@ class ActorGroup:
         self._exploration = EpsilonGreedy(policy, actors[0].rng, actors[0].environments.spec.actions)
         self._moves: list[Move | None] = [None] * len(actors)
         self._each = self.record.lanes.shape[1]
-        self._always, self._never = np.ones(self.record.lanes.size, bool), np.zeros(self.record.lanes.size, bool)
+        self._never = np.zeros(self.record.lanes.size, bool)
         self._now, self._since, self._held = now, now(), np.zeros(0, np.int64)
 
     def warm_up(self) -> None:
@@ -78,53 +72,48 @@ class ActorGroup:
 
     def take(self, returned: Iterable[tuple[int, Step | None]]) -> None:
         """Store what came of the workers' moves; None = a worker is ready for its first one."""
-        played = [Played(worker, move, step) for worker, move, step in self._returned(returned)]
-        if len(played) == 1:
-            self._take_one(played[0])
-            return
         alike: dict[int, list[Played]] = {}
-        for each in played:
-            if each.step.no_boundary:
-                alike.setdefault(each.move.version, []).append(each)
-            else:
-                self._take_one(each)
-        for version, some in alike.items():
-            self._take_several(some, version)
-
-    def _returned(self, returned: Iterable[tuple[int, Step | None]]) -> Iterator[Played]:
         for worker, step in returned:
             move = self.withdraw(worker)
             self.idle.append(worker)
-            if move is not None and step is not None:
-                yield Played(worker, move, step)
+            if move is None or step is None:
+                continue
+            if step.no_boundary:
+                alike.setdefault(move.version, []).append((worker, move, step))
+            else:
+                self._take_one(worker, move, step)
+        for some in alike.values():
+            if len(some) == 1:
+                self._take_one(*some[0])
+            else:
+                self._take_several(some)
 
     def withdraw(self, worker: int) -> Move | None:
         """The move under way is no more: what it led to came back, or its environments failed."""
         move, self._moves[worker] = self._moves[worker], None
         return move
 
-    def _take_one(self, played: Played) -> None:
-        worker, move, step = played
+    def _take_one(self, worker: int, move: Move, step: Step) -> None:
+        actor = self.actors[worker]
         self.record.store(worker, move, step)
-        self.record.counters.add("work", worker, 1)
-        self.actors[worker].see(step)
+        actor.page.count("work")
+        actor.observation, actor.mask = step.onward()
 
-    def _take_several(self, played: Sequence[Played], version: int) -> None:
+    def _take_several(self, played: Sequence[Played]) -> None:
         """Steps in which no episode ended or began, by actions of the same version, as one."""
-        workers = np.array([each.worker for each in played])
-        steps = [each.step for each in played]
-        actions = np.concatenate([each.move.actions for each in played])
-        move = Move(actions, version, _joined([each.move.extras for each in played], axis=1))
-        never, always = self._never[: len(actions)], self._always[: len(actions)]
+        workers, moves, steps = zip(*played, strict=True)
+        actions, rows = np.concatenate([move.actions for move in moves]), np.array(workers)
+        move = Move(actions, moves[0].version, _joined([move.extras for move in moves], axis=1))
         reward, seen = np.concatenate([step.reward for step in steps]), np.concatenate([s.observation for s in steps])
-        mask = _joined([step.mask for step in steps])
-        self.record.store(workers, move, Step(always, reward, never, never, seen, mask, never, seen, mask))
-        self.record.counters.add("work", workers, 1)
-        for each in played:
-            self.actors[each.worker].see(each.step)
+        mask, never = _joined([step.mask for step in steps]), self._never[: len(actions)]
+        self.record.store_several(rows, move, Step(~never, reward, never, never, seen, mask, never, seen, mask))
+        self.record.counters.add("work", rows, 1)
+        for worker, step in zip(workers, steps, strict=True):
+            actor = self.actors[worker]
+            actor.observation, actor.mask = step.observation, step.mask
 
-    def go_on(self, start: Callable[[int, NDArray[np.integer[Any]]], None]) -> bool:
-        """Let all idle workers take their next step, which `start` begins; False = they may not."""
+    def go_on(self, start: Callable[[int, Callable[..., Step], Any], None]) -> bool:
+        """Let all idle workers take their next step by `start(worker, step, actions)`; False = they may not."""
         if self.resting or not self.idle:
             return True
         if not (self.may_play() and self.record.experience.open()):
@@ -139,7 +128,7 @@ class ActorGroup:
             self.record.counters.beat(some[0] if len(some) == 1 else np.array(some))
             for worker, move in zip(some, moves, strict=True):
                 self._moves[worker] = move
-                start(worker, move.actions)
+                start(worker, self.actors[worker].environments.step, move.actions)
         return True
 
     def choose(self, workers: Sequence[int]) -> list[Move]:
