@@ -154,12 +154,12 @@ def test_profile_is_the_share_of_runs_above_each_score() -> None:
     found = profiles({"a": (-10.0, 0.0, 10.0, 10.0), "b": (5.0, 5.0, 5.0)})
     for name, scores in (("a", (-10.0, 0.0, 10.0, 10.0)), ("b", (5.0, 5.0, 5.0))):
         one = found[name]
-        literal = [sum(score > tau for score in scores) / len(scores) for tau in one.thresholds]
-        assert one.share.tolist() == pytest.approx(literal)
-        assert np.all(one.low <= one.share + 1e-12)
-        assert np.all(one.share <= one.high + 1e-12)
-    assert found["a"].share[0] == 1.0
-    assert found["a"].share[-1] == 0.0
+        literal = [sum(score > tau for score in scores) / len(scores) for tau in one.x]
+        assert one.y.tolist() == pytest.approx(literal)
+        assert np.all(one.low <= one.y + 1e-12)
+        assert np.all(one.y <= one.high + 1e-12)
+    assert found["a"].y[0] == 1.0
+    assert found["a"].y[-1] == 0.0
 
 
 def test_last_score_is_carried_forward_for_solved_runs_only() -> None:
@@ -167,7 +167,7 @@ def test_last_score_is_carried_forward_for_solved_runs_only() -> None:
     assert span([solved, longer], "seconds") == (1.0, 4.0)
     found = curve(study([solved, longer]), "a", "seconds")
     assert found is not None
-    assert found.score[-1] == pytest.approx((5.0 + 4.0) / 2)
+    assert found.y[-1] == pytest.approx((5.0 + 4.0) / 2)
     stopped = trial("a", 0, [1, 5.0])
     assert span([stopped, longer], "seconds") == (1.0, 2.0)
 
@@ -181,7 +181,7 @@ def test_curve_leaves_out_scores_that_are_not_numbers_and_has_none_without_score
     gap = trial("a", 0, [1.0, math.nan, 3.0])
     found = curve(study([gap]), "a", "seconds")
     assert found is not None
-    assert found.score.tolist() == pytest.approx(np.linspace(1, 3, 100).tolist())
+    assert found.y.tolist() == pytest.approx(np.linspace(1, 3, 100).tolist())
     assert curve(study([trial("a", 0, []), trial("a", 1, [math.nan])]), "a", "seconds") is None
 
 
@@ -191,8 +191,8 @@ def test_curve_has_a_band_from_three_seeds_on() -> None:
     assert found is not None
     assert found.low is not None
     assert found.high is not None
-    assert np.all(found.low <= found.score)
-    assert np.all(found.score <= found.high)
+    assert np.all(found.low <= found.y)
+    assert np.all(found.y <= found.high)
     two = curve(study(runs[:2]), "a", "updates")
     assert two is not None
     assert two.low is None

@@ -181,7 +181,8 @@ def short(names: Sequence[str], longest: int) -> list[str]:
     rests = [f"{'…' if start else ''}{name}{'…' if end else ''}" for name in bare]
     for length in range(longest, most + 1):
         for head in (length // 3, length // 2, length * 2 // 3, 0, length - 1):
-            found = [rest if len(rest) <= length else _without_middle(rest, head, length) for rest in rests]
+            tail = length - 1 - head
+            found = [one if len(one) <= length else f"{one[:head]}…{one[len(one) - tail :]}" for one in rests]
             if len(set(found)) == len(set(names)):
                 return found
     return list(names)
@@ -191,11 +192,6 @@ def _shared(texts: Sequence[str]) -> str:
     """What all of several begin with, up to the end of a word."""
     alike = [one == other for one, other in zip(min(texts), max(texts), strict=False)]
     return re.sub(r"[^\s,=:/.]*$", "", min(texts)[: [*alike, False].index(False)]) if len(texts) > 1 else ""
-
-
-def _without_middle(text: str, head: int, length: int) -> str:
-    tail = length - 1 - head
-    return f"{text[:head]}…{text[len(text) - tail :]}"
 
 
 def ticks(axis: Any, most: int = 5) -> None:

@@ -49,7 +49,7 @@ from repertory.studies.standings import (
     rivals,
     standing,
 )
-from repertory.studies.statistics import Axis, Curve, Profile, curve, improvement, points, profiles, told_apart
+from repertory.studies.statistics import Axis, Curve, curve, improvement, points, profiles, told_apart
 from repertory.studies.words import number, percent
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _line(axes: Axes, results: Results, one: Curve, axis: Axis, label: str) -> N
         axes.fill_between(one.x, one.low, one.high, color=style.colour, alpha=0.13, linewidth=0)
     elif len(results.of(one.contestant)) > 1:
         _seeds(axes, results.of(one.contestant), axis, style)
-    axes.plot(one.x, one.score, markevery=0.17, label=label, **style.stroke)
+    axes.plot(one.x, one.y, markevery=0.17, label=label, **style.stroke)
 
 
 def _frame(axes: Axes, results: Results, axis: Axis, found: list[Curve], most: int = 5) -> None:
@@ -229,9 +229,9 @@ def _multiples(results: Results, width: float, axis: Axis) -> Figure | None:
     for axes, one in zip(grid, found, strict=True):
         for other in found:
             if other.contestant == first != one.contestant:
-                axes.plot(other.x, other.score, **BEHIND)
+                axes.plot(other.x, other.y, **BEHIND)
         _seeds(axes, results.of(one.contestant), axis, styles[one.contestant])
-        axes.plot(one.x, one.score, color=styles[one.contestant].colour, linewidth=1.8)
+        axes.plot(one.x, one.y, color=styles[one.contestant].colour, linewidth=1.8)
         _frame(axes, results, axis, found, most=3)
         label = axes.get_xlabel()
         axes.set(xlabel="", ylabel="")
@@ -267,16 +267,17 @@ def profile_figure(results: Results, width: float) -> Figure | None:
     first = found.get(reference(results))
     for axes, (name, one) in zip(grid, found.items(), strict=True):
         if first is not None and first is not one:
-            axes.plot(first.thresholds, 100 * first.share, **BEHIND)
+            axes.plot(first.x, 100 * first.y, **BEHIND)
         _profile(axes, one, looks(results)[name], linestyle="-", marker="")
     figure.supxlabel(ENDS, fontsize=8)
     figure.supylabel(ABOVE, fontsize=8)
     return figure
 
 
-def _profile(axes: Axes, one: Profile, style: Look, **line: Any) -> None:
-    axes.fill_between(one.thresholds, 100 * one.low, 100 * one.high, color=style.colour, alpha=0.1, linewidth=0)
-    axes.plot(one.thresholds, 100 * one.share, **{**style.stroke, **line})
+def _profile(axes: Axes, one: Curve, style: Look, **line: Any) -> None:
+    if one.low is not None and one.high is not None:
+        axes.fill_between(one.x, 100 * one.low, 100 * one.high, color=style.colour, alpha=0.1, linewidth=0)
+    axes.plot(one.x, 100 * one.y, **{**style.stroke, **line})
     axes.grid(axis="y")
     axes.set_ylim(-3, 103)
     ticks(axes.xaxis, 5 if "label" in line else 3)

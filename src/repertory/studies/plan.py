@@ -14,12 +14,13 @@ Which runs are finished follows from their own directories, so nothing can contr
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
 import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +63,7 @@ class StudyPlan:
     kind: str
     environment: str
     asked: Mapping[str, Any]
-    """The options that decide what is found."""
+    """The options that decide what is found, as JSON gives them back."""
     command: str
     budget: str
     target: float | None
@@ -83,6 +84,12 @@ class StudyPlan:
             for one, options, name in zip(self.contestants, self.options, names, strict=True)
         ]
 
+    def also(self, now: StudyPlan) -> StudyPlan:
+        """The same, with the machine and the versions with which it goes on, if they are others."""
+        machines = dict.fromkeys([*self.machine.split(ALSO), *now.machine.split(ALSO)])
+        newer = tuple(found for found in now.versions if found not in self.versions)
+        return dataclasses.replace(self, machine=ALSO.join(machines), versions=self.versions + newer)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; each contestant with the words that train it."""
         rows = [
@@ -98,7 +105,7 @@ def plan_of(kind: str, asked: StudyOptions, entrants: list[Entrant]) -> StudyPla
     return StudyPlan(
         kind=kind,
         environment=asked.environment,
-        asked={name: _as_json(value) for name, value in values.items() if name not in APART},
+        asked=json.loads(json.dumps({name: value for name, value in values.items() if name not in APART})),
         command=shlex.join(["repertory", kind, asked.environment, *typed]),
         budget=budget_in_words(first),
         target=first.target_score,
@@ -108,11 +115,6 @@ def plan_of(kind: str, asked: StudyOptions, entrants: list[Entrant]) -> StudyPla
         machine=describe_machine(),
         versions=(versions(),),
     )
-
-
-def _as_json(value: Any) -> Any:
-    """As JSON gives it back."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _read_plan(values: Mapping[str, Any]) -> StudyPlan:
@@ -183,11 +185,14 @@ class StudyDirectory:
     def read(self) -> StudyPlan:
         return _read_plan(read_json(self.plan_path))
 
+    def write(self, plan: StudyPlan) -> StudyPlan:
+        write_json(self.plan_path, plan.to_dict())
+        return plan
+
     def take_up(self, plan: StudyPlan) -> StudyPlan:
         """The plan that is to be followed here: this one, or the one that was begun if it is the same."""
         if not self.exists:
-            write_json(self.plan_path, plan.to_dict())
-            return plan
+            return self.write(plan)
         begun = self.read()
         differing = _differences(begun, plan)
         if differing:
@@ -196,28 +201,11 @@ class StudyDirectory:
             )
         return begun
 
-    def move(self, begun: StudyPlan, now: StudyPlan) -> StudyPlan:
-        """The plan that was begun, with the machine and the versions with which it goes on besides."""
-        machines = dict.fromkeys([*_machines(begun), *_machines(now)])
-        newer = tuple(found for found in now.versions if found not in begun.versions)
-        moved = dataclasses.replace(begun, machine=ALSO.join(machines), versions=begun.versions + newer)
-        write_json(self.plan_path, moved.to_dict())
-        return moved
-
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep other processes from this study."""
         with held(self.path, "is being worked on by another process; wait for that one, or stop it"):
             yield
-
-
-def has_moved(begun: StudyPlan, now: StudyPlan) -> bool:
-    """Whether some runs were made on another machine, or with other versions."""
-    return now.versions[-1] not in begun.versions or now.machine not in _machines(begun)
-
-
-def _machines(plan: StudyPlan) -> list[str]:
-    return plan.machine.split(ALSO)
 
 
 def _differences(begun: StudyPlan, now: StudyPlan) -> list[str]:
@@ -241,11 +229,10 @@ def state_of(run: Path) -> State:
         return "absent"
     if (run / "failure.json").is_file():
         return "failed"
-    try:
-        result = RunDirectory(run).read_result() or {}
-    except UserError:
-        result = {}
-    return "finished" if result.get("status") in FINISHED else "unfinished"
+    with suppress(UserError):
+        if (RunDirectory(run).read_result() or {}).get("status") in FINISHED:
+            return "finished"
+    return "unfinished"
 
 
 def clear(run: Path) -> None:

@@ -7,9 +7,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, from_dict, names_of, value_of
@@ -19,6 +20,7 @@ from repertory.studies.plan import StudyPlan, numbered
 from repertory.studies.results import Contestant, Evaluation, Results, Trial
 from repertory.studies.words import plural
 
+Other = TypeVar("Other")
 BUSY, SHARE = "busy/", "time/"
 """How metrics begin that say who was at work; `single` has one process, and says what it did."""
 FIRST = ("agent_name", "actors")
@@ -53,8 +55,8 @@ def read_trial(path: Path, contestant: str, seed: int) -> Trial:
         cause=str(failure.get("cause") or result.get("error") or "") if status == "failed" else "",
         env_steps=_count(result, "env_steps"),
         updates=_count(result, "updates"),
-        seconds=_number(result, "seconds") or 0.0,
-        startup_s=_number(result, "startup_s") or 0.0,
+        seconds=_number(result, "seconds", 0.0),
+        startup_s=_number(result, "startup_s", 0.0),
         evaluations=_evaluations(result),
         env_steps_per_s=_rate("env_steps", training, result),
         updates_per_s=_rate("updates", training, result),
@@ -66,19 +68,12 @@ def read_trial(path: Path, contestant: str, seed: int) -> Trial:
 
 def _lines(metrics: Path) -> list[dict[str, Any]]:
     """The lines of metrics that can be read."""
-    try:
-        texts = metrics.read_bytes().split(b"\n")
-    except OSError:
-        return []
-    return [values for text in texts if (values := _parsed(text))]
-
-
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return {}
-    return values if isinstance(values, dict) else {}
+    found: list[Any] = []
+    with suppress(OSError):
+        for text in metrics.read_bytes().split(b"\n"):
+            with suppress(ValueError):
+                found.append(json.loads(text))
+    return [values for values in found if isinstance(values, dict) and values]
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -89,46 +84,41 @@ def _values(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _number(values: Mapping[str, Any], key: str) -> float | None:
+def _number(values: Mapping[str, Any], key: str, otherwise: Other) -> float | Other:
     value = values.get(key)
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if fits and value is not None else None
+    return float(value) if fits and value is not None else otherwise
 
 
 def _count(values: Mapping[str, Any], key: str) -> int:
-    return int(_number(values, key) or 0)
+    return int(_number(values, key, 0))
 
 
 def _numbers(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
-    return [value for line in lines if (value := _number(line, key)) is not None]
+    return [value for line in lines if (value := _number(line, key, None)) is not None]
 
 
 def _evaluations(result: Mapping[str, Any]) -> tuple[Evaluation, ...]:
-    found = []
-    for row in result.get("evaluations") or ():
-        if not isinstance(row, Mapping):
-            continue
-        seconds, score = _number(row, "seconds"), _number(row, "mean")
-        if seconds is not None and "mean" in row:
-            counts = _count(row, "env_steps"), _count(row, "updates")
-            found.append(Evaluation(*counts, seconds, math.nan if score is None else score))
-    return tuple(found)
+    rows = [row for row in result.get("evaluations") or () if isinstance(row, Mapping) and "mean" in row]
+    return tuple(
+        Evaluation(_count(row, "env_steps"), _count(row, "updates"), seconds, _number(row, "mean", math.nan))
+        for row in rows
+        if (seconds := _number(row, "seconds", None)) is not None
+    )
 
 
 def _while_training(lines: list[dict[str, Any]], config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The last line within the budget of seconds: the last evaluation and the last checkpoint are not training."""
     options = config.get("config")
-    budget = _number(options, "seconds") if isinstance(options, Mapping) else None
-    within = [line for line in lines if (_number(line, "seconds") or math.inf) <= (budget or math.inf)]
+    budget = _number(options, "seconds", None) if isinstance(options, Mapping) else None
+    within = [line for line in lines if (_number(line, "seconds", None) or math.inf) <= (budget or math.inf)]
     return within[-1] if within else {}
 
 
 def _rate(key: str, training: Mapping[str, Any], result: Mapping[str, Any]) -> float | None:
     """Of the whole run until the end of its training, by the clock."""
-    seconds, count = _number(training, "seconds"), _number(training, key)
-    if seconds and count is not None:
-        return round(count / seconds, 3)
-    return _number(result, f"{key}_per_s")
+    seconds, count = _number(training, "seconds", None), _number(training, key, None)
+    return round(count / seconds, 3) if seconds and count is not None else _number(result, f"{key}_per_s", None)
 
 
 def _busy(lines: list[dict[str, Any]]) -> dict[str, float]:

@@ -29,16 +29,7 @@ from repertory.runtime import ending_signals
 from repertory.studies import entrants, statistics
 from repertory.studies.entrants import FOR_EVER, Entrant, apply
 from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions, StudyOptions
-from repertory.studies.plan import (
-    PlannedRun,
-    StudyDirectory,
-    StudyPlan,
-    clear,
-    has_moved,
-    plan_of,
-    record_failure,
-    state_of,
-)
+from repertory.studies.plan import PlannedRun, StudyDirectory, StudyPlan, clear, plan_of, record_failure, state_of
 from repertory.studies.reading import read_runs, read_study, read_trial
 from repertory.studies.results import Results, read_tables, trial_rows, write_tables
 from repertory.studies.words import DASH, answer, duration, plural
@@ -118,10 +109,11 @@ def run_study(kind: str, asked: StudyOptions, found: list[Entrant], say: Say) ->
     plan, study = plan_of(kind, asked, found), StudyDirectory.of(kind, asked)
     with study.hold():
         begun = study.take_up(plan)
-        moved = has_moved(begun, plan)
+        plan = begun.also(plan)
+        moved = plan != begun
         if moved:
             say(f"note: this study was begun elsewhere or with other versions: {begun.machine}")
-        plan = study.move(begun, plan) if moved else begun
+            study.write(plan)
         runs = plan.runs(study.runs)
         if not asked.drop_checkpoints:
             _check_disk(study, runs, {entrant.contestant.name: entrant.kept_bytes for entrant in found})

@@ -51,22 +51,12 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """The share of a contestant's runs that score above each threshold, and its 95 % band."""
-
-    thresholds: Array
-    share: Array
-    low: Array
-    high: Array
-
-
-@dataclass(frozen=True)
 class Curve:
-    """Interquartile mean of the seeds, and its 95 % band where there are seeds enough."""
+    """Of one contestant: a number of its seeds for each x, and its 95 % band where there are seeds enough."""
 
     contestant: str
     x: Array
-    score: Array
+    y: Array
     low: Array | None
     high: Array | None
 
@@ -133,25 +123,16 @@ def _pairs_won(x: Array, y: Array) -> Array:
 def told_apart(ours: tuple[float, ...], theirs: tuple[float, ...], steady: bool = False) -> bool:
     """Whether chance would part two contestants this far less than one time in twenty.
 
-    Scores may lie anyhow, so only their order is looked at; `steady` numbers, such as rates, scatter evenly, so that
-    three runs each can be enough.
+    Scores may lie anyhow, so only their order is looked at, by a permutation test; `steady` numbers, such as rates,
+    scatter evenly, so that three runs each can be enough for Welch's t test.
     """
     if min(len(ours), len(theirs)) < FEWEST or sorted(ours) == sorted(theirs):
         return False
-    return (_chance_of_means(ours, theirs) if steady else _chance_of_ranks(ours, theirs)) <= CHANCE
-
-
-def _chance_of_ranks(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-    """A permutation test. The bootstrap would be sure of any three above three others, which is chance 1 time in 10."""
-    drawn = stats.PermutationMethod(n_resamples=PERMUTATIONS, rng=np.random.default_rng(0))
-    return float(stats.mannwhitneyu(ours, theirs, method=drawn).pvalue)
-
-
-def _chance_of_means(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-    """Welch's t test; runs that do not scatter at all are different if they differ."""
-    if len({*ours}) == len({*theirs}) == 1:
-        return 0.0
-    return float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+    if not steady:  # the bootstrap would be sure of any three above three others, which is chance 1 time in 10
+        drawn = stats.PermutationMethod(n_resamples=PERMUTATIONS, rng=np.random.default_rng(0))
+        return bool(stats.mannwhitneyu(ours, theirs, method=drawn).pvalue <= CHANCE)
+    scatter = len({*ours}) > 1 or len({*theirs}) > 1  # runs that do not scatter at all are different if they differ
+    return not scatter or bool(stats.ttest_ind(ours, theirs, equal_var=False).pvalue <= CHANCE)
 
 
 def chance_of_parting(ours: int, theirs: int) -> float:
@@ -159,31 +140,20 @@ def chance_of_parting(ours: int, theirs: int) -> float:
     return 2 / math.comb(ours + theirs, ours)
 
 
-def profiles(scores: Mapping[str, Sequence[float]]) -> dict[str, Profile]:
-    """Performance profiles of contestants that have seeds enough, over the range of all their scores."""
+def profiles(scores: Mapping[str, Sequence[float]]) -> dict[str, Curve]:
+    """Performance profiles: the share of runs above each score, over the range of all; below three seeds none."""
     enough = {name: np.asarray(values, np.float64)[:, None] for name, values in scores.items() if len(values) >= FEWEST}
     if not enough:
         return {}
     lowest, highest = min(map(np.min, enough.values())), max(map(np.max, enough.values()))
     margin = 0.02 * (highest - lowest) or 1.0
     thresholds = np.linspace(lowest - margin, highest + margin, THRESHOLDS)
-    return {name: _profile(values, thresholds) for name, values in enough.items()}
 
+    def above(runs: Array) -> Array:
+        share: Array = np.mean(runs > thresholds, axis=0)
+        return share
 
-def _profile(scores: Array, thresholds: Array) -> Profile:
-    require()
-    from rliable import library
-
-    with _same_draws():
-        shares, bounds = library.create_performance_profile(
-            {"": scores}, thresholds, custom_profile_func=_share_above, reps=REPETITIONS
-        )
-    return Profile(thresholds, shares[""], *bounds[""])
-
-
-def _share_above(scores: Array, thresholds: Array) -> Array:
-    share: Array = np.mean(scores > thresholds, axis=0)
-    return share
+    return {name: Curve(name, thresholds, above(runs), *interval(runs, above)) for name, runs in enough.items()}
 
 
 @contextmanager
@@ -229,9 +199,9 @@ def curve(results: Results, contestant: str, axis: Axis, band: bool = True) -> C
         return None
     grid = np.unique(np.linspace(*found, POINTS))
     scores = on_grid(trials, axis, grid)
-    if len(trials) < FEWEST or not band:
-        return Curve(contestant, grid, interquartile_mean(scores), None, None)
-    return Curve(contestant, grid, interquartile_mean(scores), *_band(tuple(map(tuple, scores.tolist()))))
+    banded = band and len(trials) >= FEWEST
+    low, high = _band(tuple(map(tuple, scores.tolist()))) if banded else (None, None)
+    return Curve(contestant, grid, interquartile_mean(scores), low, high)
 
 
 @lru_cache(maxsize=256)
