@@ -154,11 +154,11 @@ def test_profile_is_the_share_of_runs_above_each_score() -> None:
     found = profiles({"a": (-10.0, 0.0, 10.0, 10.0), "b": (5.0, 5.0, 5.0)})
     for name, scores in (("a", (-10.0, 0.0, 10.0, 10.0)), ("b", (5.0, 5.0, 5.0))):
         one = found[name]
-        literal = [sum(score > tau for score in scores) / len(scores) for tau in one.x]
+        literal = [100 * sum(score > tau for score in scores) / len(scores) for tau in one.x]
         assert one.y.tolist() == pytest.approx(literal)
         assert np.all(one.low <= one.y + 1e-12)
         assert np.all(one.y <= one.high + 1e-12)
-    assert found["a"].y[0] == 1.0
+    assert found["a"].y[0] == 100.0
     assert found["a"].y[-1] == 0.0
 
 

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 NAMES: dict[Axis, str] = {"env_steps": "env steps", "seconds": "seconds of training", "updates": "updates"}
 SCORE, ENDS, ABOVE = "score (mean return)", "final score (mean return)", "runs that score more (%)"
-BEHIND: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.7}
-"""How the reference is drawn behind another."""
 
 
 def dots(results: Results, width: float, *criteria: Criterion) -> Figure | None:
@@ -224,20 +222,29 @@ def _multiples(results: Results, width: float, axis: Axis) -> Figure | None:
     found = _curves(results, axis)
     if not found:
         return None
-    figure, grid, _ = panels(width, [one.contestant for one in found], [1.35] * len(found))
-    styles, first = looks(results), reference(results)
+    figure, grid = _alone(results, width, found, 1.35, NAMES[axis], SCORE)
     for axes, one in zip(grid, found, strict=True):
-        for other in found:
-            if other.contestant == first != one.contestant:
-                axes.plot(other.x, other.y, **BEHIND)
-        _seeds(axes, results.of(one.contestant), axis, styles[one.contestant])
-        axes.plot(one.x, one.y, color=styles[one.contestant].colour, linewidth=1.8)
+        style = looks(results)[one.contestant]
+        _seeds(axes, results.of(one.contestant), axis, style)
+        axes.plot(one.x, one.y, color=style.colour, linewidth=1.8)
         _frame(axes, results, axis, found, most=3)
-        label = axes.get_xlabel()
+        figure.supxlabel(axes.get_xlabel(), fontsize=8)
         axes.set(xlabel="", ylabel="")
-    figure.supxlabel(label, fontsize=8)
-    figure.supylabel(SCORE, fontsize=8)
     return figure
+
+
+def _alone(
+    results: Results, width: float, found: list[Curve], height: float, xlabel: str, ylabel: str
+) -> tuple[Figure, list[Axes]]:
+    """A panel for each curve, with that of the reference behind it."""
+    figure, grid, _ = panels(width, [one.contestant for one in found], [height] * len(found))
+    first = next((one for one in found if one.contestant == reference(results)), None)
+    for axes, one in zip(grid, found, strict=True):
+        if first is not None and first is not one:
+            axes.plot(first.x, first.y, color=MUTED, linewidth=0.9, alpha=0.7)
+    figure.supxlabel(xlabel, fontsize=8)
+    figure.supylabel(ylabel, fontsize=8)
+    return figure, grid
 
 
 def _seeds(axes: Axes, trials: tuple[Trial, ...], axis: Axis, style: Look) -> None:
@@ -252,32 +259,27 @@ def _seeds(axes: Axes, trials: tuple[Trial, ...], axis: Axis, style: Look) -> No
 
 def profile_figure(results: Results, width: float) -> Figure | None:
     """The share of runs that score above each threshold."""
-    names = [one.name for one in ranked(results)]
-    found = profiles({name: FINAL_SCORE.values(results, name) for name in names})
+    scores = {one.name: FINAL_SCORE.values(results, one.name) for one in ranked(results)}
+    found = list(profiles(scores).values())
     if not found:
         return None
-    if len(found) <= MOST:
-        figure, grid = side_by_side(width, 1, 2.6 if width == NARROW else 3.3)
-        for (name, one), label in zip(found.items(), beside(list(found), width), strict=True):
-            _profile(grid[0], one, looks(results)[name], label=label, markevery=0.17)
-        grid[0].set(xlabel=ENDS, ylabel=ABOVE)
-        _legend(figure, grid[0], width)
+    if len(found) > MOST:
+        figure, grid = _alone(results, width, found, 1.2, ENDS, ABOVE)
+        for axes, one in zip(grid, found, strict=True):
+            _profile(axes, one, looks(results)[one.contestant], linestyle="-", marker="")
         return figure
-    figure, grid, _ = panels(width, list(found), [1.2] * len(found))
-    first = found.get(reference(results))
-    for axes, (name, one) in zip(grid, found.items(), strict=True):
-        if first is not None and first is not one:
-            axes.plot(first.x, 100 * first.y, **BEHIND)
-        _profile(axes, one, looks(results)[name], linestyle="-", marker="")
-    figure.supxlabel(ENDS, fontsize=8)
-    figure.supylabel(ABOVE, fontsize=8)
+    figure, grid = side_by_side(width, 1, 2.6 if width == NARROW else 3.3)
+    for one, label in zip(found, beside([one.contestant for one in found], width), strict=True):
+        _profile(grid[0], one, looks(results)[one.contestant], label=label, markevery=0.17)
+    grid[0].set(xlabel=ENDS, ylabel=ABOVE)
+    _legend(figure, grid[0], width)
     return figure
 
 
 def _profile(axes: Axes, one: Curve, style: Look, **line: Any) -> None:
     if one.low is not None and one.high is not None:
-        axes.fill_between(one.x, 100 * one.low, 100 * one.high, color=style.colour, alpha=0.1, linewidth=0)
-    axes.plot(one.x, 100 * one.y, **{**style.stroke, **line})
+        axes.fill_between(one.x, one.low, one.high, color=style.colour, alpha=0.1, linewidth=0)
+    axes.plot(one.x, one.y, **{**style.stroke, **line})
     axes.grid(axis="y")
     axes.set_ylim(-3, 103)
     ticks(axes.xaxis, 5 if "label" in line else 3)

@@ -141,7 +141,7 @@ def chance_of_parting(ours: int, theirs: int) -> float:
 
 
 def profiles(scores: Mapping[str, Sequence[float]]) -> dict[str, Curve]:
-    """Performance profiles: the share of runs above each score, over the range of all; below three seeds none."""
+    """Performance profiles: the share of runs (%) above each score, over the range of all; below three seeds none."""
     enough = {name: np.asarray(values, np.float64)[:, None] for name, values in scores.items() if len(values) >= FEWEST}
     if not enough:
         return {}
@@ -153,7 +153,8 @@ def profiles(scores: Mapping[str, Sequence[float]]) -> dict[str, Curve]:
         share: Array = np.mean(runs > thresholds, axis=0)
         return share
 
-    return {name: Curve(name, thresholds, above(runs), *interval(runs, above)) for name, runs in enough.items()}
+    shares = {name: (above(runs), *interval(runs, above)) for name, runs in enough.items()}
+    return {name: Curve(name, thresholds, *(100 * share for share in each)) for name, each in shares.items()}
 
 
 @contextmanager
