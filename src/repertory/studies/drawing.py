@@ -91,7 +91,6 @@ class Look:
 
     @property
     def stroke(self) -> dict[str, Any]:
-        """As arguments of `plot`."""
         return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
 
 
@@ -127,7 +126,6 @@ def look(index: int) -> Look:
 
 
 def looks(results: Results) -> dict[str, Look]:
-    """Of all contestants, the same in every figure."""
     return {contestant.name: look(index) for index, contestant in enumerate(results.contestants)}
 
 
@@ -203,7 +201,6 @@ def ticks(axis: Any, most: int = 5) -> None:
 
 
 def powers(axis: Any, subdivisions: tuple[float, ...] = (1.0,)) -> None:
-    """Ticks of a logarithmic axis, as people write them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=subdivisions, numticks=8))

@@ -197,7 +197,6 @@ def _nested(name: str, value: Any) -> dict[str, Any]:
 
 
 def _chosen(asked: StudyOptions) -> dict[str, Any]:
-    """What `--set` says."""
     return {name.replace("-", "_"): value for name, value in read_pairs(asked.set, "--set").items()}
 
 

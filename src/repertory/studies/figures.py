@@ -140,7 +140,6 @@ def _busy_roles(results: Results) -> dict[str, dict[str, float]]:
 
 
 def utilisation(results: Results, width: float) -> Figure | None:
-    """A panel for each contestant, a bar for each of its roles."""
     found = _busy_roles(results)
     if not found:
         return None
@@ -157,7 +156,6 @@ def utilisation(results: Results, width: float) -> Figure | None:
 
 
 def _curves(results: Results, axis: Axis, band: bool = False) -> list[Curve]:
-    """Of all contestants that have one."""
     found = (curve(results, contestant.name, axis, band) for contestant in ranked(results))
     return [one for one in found if one is not None and one.x[-1] > 0]
 
@@ -258,7 +256,6 @@ def _seeds(axes: Axes, trials: tuple[Trial, ...], axis: Axis, style: Look) -> No
 
 
 def profile_figure(results: Results, width: float) -> Figure | None:
-    """The share of runs that score above each threshold."""
     scores = {one.name: FINAL_SCORE.values(results, one.name) for one in ranked(results)}
     found = list(profiles(scores).values())
     if not found:

@@ -250,7 +250,6 @@ def _estimated(criterion: Criterion, values: tuple[float, ...]) -> str:
 
 
 def _failures(results: Results) -> str:
-    """Every failed run, with its cause in full."""
     runs = [trial for trials in failed(results).values() for trial in trials]
     heads = (("Contestant", "name"), ("Seed", "n"), ("After", "n"), ("Cause", "wrap"))
     return _table("Failed runs", heads, map(_failure, runs)) if runs else ""

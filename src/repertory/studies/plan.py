@@ -118,7 +118,6 @@ def plan_of(kind: str, asked: StudyOptions, entrants: list[Entrant]) -> StudyPla
 
 
 def _read_plan(values: Mapping[str, Any]) -> StudyPlan:
-    """What `to_dict` gave."""
     try:
         rows = [{key: value for key, value in row.items() if key != "train"} for row in values["contestants"]]
         read = {
@@ -246,7 +245,6 @@ def clear(run: Path) -> None:
 
 
 def record_failure(run: Path, exit_code: int, cause: str, printed: str) -> None:
-    """Leave behind why a run failed."""
     run.mkdir(parents=True, exist_ok=True)
     write_text(run / "stderr.txt", printed)
     write_json(run / "failure.json", {"cause": cause, "exit_code": exit_code})

@@ -33,7 +33,6 @@ APART = (
 
 
 def read_study(plan: StudyPlan, runs_dir: Path) -> Results:
-    """What a study found so far."""
     trials = (read_trial(run.path, run.contestant.name, run.seed) for run in plan.runs(runs_dir))
     shared = {item.name: getattr(plan, item.name) for item in fields(Results) if item.name != "trials"}
     return Results(**shared, trials=tuple(trials))
@@ -67,7 +66,6 @@ def read_trial(path: Path, contestant: str, seed: int) -> Trial:
 
 
 def _lines(metrics: Path) -> list[dict[str, Any]]:
-    """The lines of metrics that can be read."""
     found: list[Any] = []
     with suppress(OSError):
         for text in metrics.read_bytes().split(b"\n"):
@@ -153,7 +151,6 @@ class Run:
 
 
 def read_runs(paths: list[Path], target: float | None, command: str) -> Results:
-    """What these runs found."""
     runs = [_read(path) for path in paths]
     environments = list(dict.fromkeys(run.options.environment for run in runs))
     if len(environments) != 1:

@@ -92,14 +92,11 @@ class Trial:
         return max((score for score in scores if math.isfinite(score)), default=None)
 
     def reached(self, score: float) -> Evaluation | None:
-        """The first evaluation at or above a score."""
         return next((evaluation for evaluation in self.evaluations if evaluation.score >= score), None)
 
 
 @dataclass(frozen=True)
 class Results:
-    """Of a whole study."""
-
     kind: str
     """compare, ablate, scale or report."""
     environment: str

@@ -215,13 +215,11 @@ def _mean(values: list[float | None], form: str) -> str:
 
 
 class Runner:
-    """Makes the runs of a study."""
-
     def __init__(self, study: StudyDirectory, runs: list[PlannedRun], *, drop_checkpoints: bool, say: Say) -> None:
         self.study, self.runs, self.drop_checkpoints, self.say = study, runs, drop_checkpoints, say
         self.asked = 0
         """How often it was asked to stop."""
-        self._process: RunProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._spent: list[float] = []
 
     def run(self, *, retry_failed: bool, warm_up: bool, moved: bool = False) -> bool:
@@ -276,15 +274,23 @@ class Runner:
         return True
 
     def _execute(self, options: RunOptions) -> tuple[int, str]:
-        """The run's exit code and what it printed."""
-        place = self.study.path / ".stderr.txt"
-        self._process = RunProcess(options, place)
-        if self.asked:  # a signal came while it was being started
-            self._process.interrupt()
-        exit_code, printed = self._process.wait(), self._process.printed()
-        self._process = None
-        place.unlink()
-        return exit_code, printed
+        """The run's exit code and the end of what it printed on stderr; it ends with this process, however that ends.
+
+        It has a session of its own, so that Ctrl-C comes to the study alone, which hands it on once.
+        """
+        words, printed = train_words(change(options, {"quiet": True, "json": True})), self.study.path / ".stderr.txt"
+        command = [sys.executable, "-m", "repertory.run_subprocess", str(os.getpid()), *words]
+        with printed.open("w+b") as file:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
+            )
+            if self.asked:  # a signal came while it was being started
+                self._process.terminate()
+            exit_code, self._process = self._process.wait(), None
+            file.seek(max(0, printed.stat().st_size - PRINTED_BYTES))
+            said = file.read().decode(errors="replace")
+        printed.unlink()
+        return exit_code, said
 
     def _line(self, run: PlannedRun, left: int) -> str:
         """How a run ended, and how long the others will take at this pace."""
@@ -309,12 +315,15 @@ class Runner:
                 signal.signal(number, handler)
 
     def _ask(self, number: int, _frame: Any) -> None:
-        """The first time the run under way saves and leaves, the second time it leaves, the third time it is killed."""
+        """The first time the run under way saves and leaves, the second time it leaves, the third time it is killed.
+
+        SIGINT may be ignored in background jobs, SIGTERM is not.
+        """
         if self.asked and number == signal.SIGHUP:
             return  # a lost terminal may say so more than once
         self.asked += 1
         if self._process is not None:
-            self._process.interrupt(hard=self.asked > 2)
+            self._process.send_signal(signal.SIGKILL if self.asked > 2 else signal.SIGTERM)
 
 
 def warm_up_of(options: RunOptions, place: Path) -> RunOptions:
@@ -323,33 +332,6 @@ def warm_up_of(options: RunOptions, place: Path) -> RunOptions:
     rare = {"eval_every": FOR_EVER, "eval_every_s": None}
     changed = change(options, {**brief, **rare, "name": WARM_UP, "runs_dir": place})
     return apply(changed, {"agent.learning_starts": 0}, known_only=True)
-
-
-class RunProcess:
-    """A run that is under way; it ends with this process, however this one ends."""
-
-    def __init__(self, options: RunOptions, printed: Path) -> None:
-        words = train_words(change(options, {"quiet": True, "json": True}))
-        command = [sys.executable, "-m", "repertory.run_subprocess", str(os.getpid()), *words]
-        self._printed = printed
-        with printed.open("wb") as file:
-            # In a session of its own, so that Ctrl-C comes to the study alone, which hands it on once.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
-            )
-
-    def wait(self) -> int:
-        return self._process.wait()
-
-    def interrupt(self, *, hard: bool = False) -> None:
-        """Ask it to stop, or make it; SIGINT may be ignored in background jobs, SIGTERM is not."""
-        self._process.send_signal(signal.SIGKILL if hard else signal.SIGTERM)
-
-    def printed(self) -> str:
-        """The end of what it printed on stderr."""
-        with self._printed.open("rb") as file:
-            file.seek(max(0, self._printed.stat().st_size - PRINTED_BYTES))
-            return file.read().decode(errors="replace")
 
 
 def cause_of(exit_code: int, printed: str) -> str:

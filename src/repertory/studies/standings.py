@@ -89,8 +89,6 @@ class Place:
 
 @dataclass(frozen=True)
 class Standing:
-    """One criterion: the contestants from best to worst."""
-
     criterion: Criterion
     places: tuple[Place, ...]
 

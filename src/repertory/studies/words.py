@@ -211,7 +211,6 @@ def _seeds(place: Place, middle: str) -> str:
 
 
 def _margin(found: Standing, others: Sequence[Place], best: str) -> str:
-    """What the seeds show of the others."""
     seeds, behind = seeds_of(found.places), [place for place in others if place.apart]
     level = [place for place in others if not place.apart]
     if found.seeds < FEWEST:
@@ -265,7 +264,6 @@ def remarks(results: Results) -> str:
 
 
 def _target(results: Results) -> list[str]:
-    """How many seeds of whom reached the target."""
     found = standing(results, SECONDS_TO_TARGET)
     if found is None or leading(results) is FINAL_SCORE:
         return []
@@ -279,7 +277,6 @@ def _target(results: Results) -> list[str]:
 
 
 def _caution(results: Results) -> list[str]:
-    """How little a few seeds prove."""
     seeds = results.seeds
     if len(results.contestants) < 2 or seeds == 0 or seeds > FEWEST:
         return []
@@ -294,7 +291,6 @@ def _caution(results: Results) -> list[str]:
 
 
 def failed(results: Results) -> dict[str, list[Trial]]:
-    """The failed runs of each contestant that has any."""
     broken = [trial for trial in results.trials if trial.status == "failed"]
     found = {one.name: [trial for trial in broken if trial.contestant == one.name] for one in results.contestants}
     return {name: trials for name, trials in found.items() if trials}
@@ -322,7 +318,6 @@ def _without_score(results: Results) -> list[str]:
 
 
 def _not_there(results: Results) -> list[str]:
-    """Runs that are missing, or were interrupted."""
     count = sum(trial.status in ("missing", "interrupted") for trial in results.trials)
     if count and results.kind == "report":
         return [f"Not finished, and left out: {counted(count, 'run')}."]
