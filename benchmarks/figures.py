@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib import rc_context
 
-from repertory.studies.curve_figures import rising
 from repertory.studies.drawing import COLOURS, DASHED, INK, LINES, SETTINGS, WIDE, new_figure, plain, ticks
-from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
+from repertory.studies.figures import rising
+from repertory.studies.results import Contestant, Evaluation, Results, Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,21 +25,20 @@ FIGURES = Path(__file__).parent.parent / "docs/figures"
 
 def save(name: str, draw: Callable[[], Figure]) -> None:
     """Draw in the style of studies, as SVG with text as text."""
-    settings: Any = SETTINGS
-    with rc_context(settings):
+    with rc_context(SETTINGS):
         text = plain(draw())
     FIGURES.mkdir(parents=True, exist_ok=True)
     (FIGURES / f"{name}.svg").write_text(text, encoding="utf-8")
 
 
-def findings_of(environment: str, runs: Iterable[Mapping[str, Any]]) -> Findings:
+def results_of(environment: str, runs: Iterable[Mapping[str, Any]]) -> Results:
     """Runs as records have them, each with its `system`, its `seed` and its `evaluations`."""
     trials = tuple(
         Trial(run["system"], run["seed"], run.get("status", "completed"), evaluations=_evaluations(run)) for run in runs
     )
     names = dict.fromkeys(trial.contestant for trial in trials)
     contestants = tuple(Contestant(name, name, "", 0) for name in names)
-    return Findings("report", environment, "", "each run's own", None, contestants, trials)
+    return Results("report", environment, "", "each run's own", None, contestants, trials)
 
 
 def _evaluations(run: Mapping[str, Any]) -> tuple[Evaluation, ...]:
@@ -49,8 +48,8 @@ def _evaluations(run: Mapping[str, Any]) -> tuple[Evaluation, ...]:
 
 def curves(name: str, environment: str, runs: Iterable[Mapping[str, Any]]) -> None:
     """Scores over env steps and over seconds, to `docs/figures/NAME.svg`."""
-    findings = findings_of(environment, runs)
-    save(name, lambda: _known(rising(findings, WIDE, "env_steps", "seconds")))
+    results = results_of(environment, runs)
+    save(name, lambda: _known(rising(results, WIDE, "env_steps", "seconds")))
 
 
 def _known(figure: Figure | None) -> Figure:

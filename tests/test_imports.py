@@ -13,7 +13,7 @@ import repertory
 ROOT = Path(repertory.__file__).parent
 FLOORS = (
     {"__init__"},
-    {"understudy", "__main__"},
+    {"run_subprocess", "__main__"},
     {"cli"},
     {"completion"},
     {"commands"},

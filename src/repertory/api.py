@@ -242,10 +242,10 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
 
     The same call again goes on with a study that was interrupted.
     """
-    from repertory.studies.compare import entries
-    from repertory.studies.conducting import conduct, say, silently
+    from repertory.studies import entrants
     from repertory.studies.options import CompareOptions
-    from repertory.studies.tables import evaluation_rows, trial_rows
+    from repertory.studies.results import evaluation_rows, trial_rows
+    from repertory.studies.runner import run_study, say, silently
 
     if not isinstance(environment, str):
         raise UserError(
@@ -255,11 +255,11 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
     names = topologies if isinstance(topologies, str) else ",".join(topologies)
     quiet = options.pop("quiet", not _has_viewer())
     asked = change(CompareOptions(environment), {"topologies": names, "quiet": quiet, **options})
-    outcome = conduct("compare", asked, entries(asked), silently if asked.quiet else say)
+    outcome = run_study("compare", asked, entrants.compare(asked), silently if asked.quiet else say)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    findings = outcome.findings
-    return Study(outcome.directory, outcome.report, trial_rows(findings), evaluation_rows(findings))
+    results = outcome.results
+    return Study(outcome.directory, outcome.report, trial_rows(results), evaluation_rows(results))
 
 
 def _directory(run: str | Path | Run, runs_dir: str | Path) -> RunDirectory:

@@ -314,32 +314,32 @@ def completion(arguments: list[str]) -> int:
 
 def compare(arguments: list[str]) -> int:
     """train several topologies with one budget, and report which suits an environment"""
-    from repertory.studies.commands import run_compare
     from repertory.studies.options import CompareOptions
+    from repertory.studies.runner import run_compare
 
     return run_compare(parse(CompareOptions, arguments, "compare"))
 
 
 def ablate(arguments: list[str]) -> int:
     """train a DQN without each of its parts, and report what they are worth"""
-    from repertory.studies.commands import run_ablate
     from repertory.studies.options import AblateOptions
+    from repertory.studies.runner import run_ablate
 
     return run_ablate(parse(AblateOptions, arguments, "ablate"))
 
 
 def scale(arguments: list[str]) -> int:
     """train a topology with more and more actors, and report what they give"""
-    from repertory.studies.commands import run_scale
     from repertory.studies.options import ScaleOptions
+    from repertory.studies.runner import run_scale
 
     return run_scale(parse(ScaleOptions, arguments, "scale"))
 
 
 def report(arguments: list[str]) -> int:
     """make such a report from runs that there are"""
-    from repertory.studies.commands import run_report
     from repertory.studies.options import ReportOptions
+    from repertory.studies.runner import run_report
 
     return run_report(parse(ReportOptions, arguments, "report"))
 

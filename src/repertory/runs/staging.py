@@ -100,6 +100,11 @@ def check_memory(plan: Plan) -> None:
         raise UserError(f"{channel.slots:,} slots of unrolls need {free}; {lower}")
 
 
+def replay_bytes(plan: Plan) -> int:
+    """Memory of a full replay; 0 if there is none."""
+    return sum(channel.nbytes for channel in _large_channels(plan.compose()) if isinstance(channel, Lanes))
+
+
 def _large_channels(topology: Topology) -> list[Lanes | UnrollSlots]:
     return [channel for channel in topology.channels if isinstance(channel, Lanes | UnrollSlots)]
 
@@ -181,7 +186,7 @@ def _replay_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
         "updates_per_call": settings.updates_per_call,
         "epsilon": _epsilon_ahead(plan, topology),
         "replay_steps": settings.replay_capacity,
-        "replay_memory": gigabytes(sum(channel.nbytes for channel in _large_channels(topology))),
+        "replay_memory": gigabytes(replay_bytes(plan)),
     }
 
 

@@ -1,4 +1,5 @@
-"""How figures look: widths, colours, lines, markers, axes, labels, SVG; matplotlib without pyplot or global state.
+"""How figures look: widths, colours, lines, markers, axes, labels; and how they are written, for paper as PNG and SVG,
+for the page as SVG in two widths; matplotlib without pyplot or global state.
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color), safe for the colour-blind, yellow darkened for
 white paper; sixteen contestants differ in colour or line, and all of them in marker, so grey print can be read too.
@@ -9,17 +10,21 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repertory.studies.findings import Findings
-from repertory.studies.numerals import brief
+from repertory.studies import statistics
+from repertory.studies.results import Results
+from repertory.studies.standings import reference
+from repertory.studies.words import brief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DOTS_PER_INCH = 200
 WIDE, NARROW = 8.0, 3.7
 """Inches: for a page, and for a telephone."""
 MOST = 6
@@ -37,7 +42,7 @@ BAR: dict[str, Any] = {"linewidth": 4, "alpha": 0.4, "solid_capstyle": "butt"}
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (2, 2))}
 """How a target is drawn."""
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.titlesize": 8,
@@ -52,16 +57,6 @@ SETTINGS: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.facecolor": "none",
     "text.color": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "legend.frameon": False,
@@ -71,6 +66,9 @@ SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
 }
+for _axis in ("xtick", "ytick"):
+    SETTINGS |= {f"{_axis}.color": MUTED, f"{_axis}.labelcolor": INK, f"{_axis}.labelsize": 7.5}
+    SETTINGS |= {f"{_axis}.major.width": 0.6, f"{_axis}.major.size": 2.5}
 
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", PAPER: "var(--paper)", "#ffffff": "none"}
 VARIABLES |= {colour: f"var(--c{index})" for index, colour in enumerate(COLOURS)}
@@ -93,23 +91,45 @@ class Look:
 
     @property
     def stroke(self) -> dict[str, Any]:
-        """As arguments of `plot`."""
         return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
 
 
+@dataclass(frozen=True)
+class Sketch:
+    """One kind of figure; `draw` gives None where there is nothing to show."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Results, float], Figure | None]
+    """For one of the two widths."""
+    shared: str = ""
+    """What the caption goes on with where contestants share one panel."""
+    alone: str = ""
+    """And where each has its own; `{0}` is the reference."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure for the page; SVG in both widths."""
+
+    name: str
+    title: str
+    caption: str
+    wide: str
+    narrow: str
+
+
 def look(index: int) -> Look:
-    """Of the contestant at this place of the study."""
     line = LINES[(index + index // len(COLOURS)) % len(LINES)]
     return Look(COLOURS[index % len(COLOURS)], line, MARKERS[index % len(MARKERS)])
 
 
-def looks(findings: Findings) -> dict[str, Look]:
-    """Of all contestants, the same in every figure."""
-    return {contestant.name: look(index) for index, contestant in enumerate(findings.contestants)}
+def looks(results: Results) -> dict[str, Look]:
+    return {contestant.name: look(index) for index, contestant in enumerate(results.contestants)}
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
@@ -159,7 +179,8 @@ def short(names: Sequence[str], longest: int) -> list[str]:
     rests = [f"{'…' if start else ''}{name}{'…' if end else ''}" for name in bare]
     for length in range(longest, most + 1):
         for head in (length // 3, length // 2, length * 2 // 3, 0, length - 1):
-            found = [rest if len(rest) <= length else _without_middle(rest, head, length) for rest in rests]
+            tail = length - 1 - head
+            found = [one if len(one) <= length else f"{one[:head]}…{one[len(one) - tail :]}" for one in rests]
             if len(set(found)) == len(set(names)):
                 return found
     return list(names)
@@ -171,11 +192,6 @@ def _shared(texts: Sequence[str]) -> str:
     return re.sub(r"[^\s,=:/.]*$", "", min(texts)[: [*alike, False].index(False)]) if len(texts) > 1 else ""
 
 
-def _without_middle(text: str, head: int, length: int) -> str:
-    tail = length - 1 - head
-    return f"{text[:head]}…{text[len(text) - tail :]}"
-
-
 def ticks(axis: Any, most: int = 5) -> None:
     """Few round numbers, as people write them: 50k."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -185,7 +201,6 @@ def ticks(axis: Any, most: int = 5) -> None:
 
 
 def powers(axis: Any, subdivisions: tuple[float, ...] = (1.0,)) -> None:
-    """Ticks of a logarithmic axis, as people write them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=subdivisions, numticks=8))
@@ -226,6 +241,32 @@ def rows_of(axes: Axes, names: Sequence[str], count: int = 0) -> None:
 def beside(names: Sequence[str], width: float) -> list[str]:
     """Names as they fit beside rows, or into a legend."""
     return short(names, 34 if width == WIDE else 18)
+
+
+def draw(sketches: Iterable[Sketch], results: Results, directory: Path) -> list[Drawn]:
+    """Write PNG and SVG of every figure that has something to show, and give those for the page."""
+    statistics.require()
+    from matplotlib import rc_context
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with rc_context(SETTINGS):
+        found = (_drawn(sketch, results, directory) for sketch in sketches)
+        return [drawn for drawn in found if drawn is not None]
+
+
+def _drawn(sketch: Sketch, results: Results, directory: Path) -> Drawn | None:
+    wide, narrow = sketch.draw(results, WIDE), sketch.draw(results, NARROW)
+    if wide is None or narrow is None:
+        for ending in ("png", "svg"):  # of an earlier report, when there was something to show
+            (directory / f"{sketch.name}.{ending}").unlink(missing_ok=True)
+        return None
+    texts = {"wide": plain(wide), "narrow": plain(narrow)}
+    (directory / f"{sketch.name}.svg").write_text(texts["wide"], encoding="utf-8")
+    wide.set_layout_engine("none")  # it is laid out by now; to do it again takes as long as to draw it
+    wide.savefig(directory / f"{sketch.name}.png", dpi=DOTS_PER_INCH)
+    caption = f"{sketch.caption} {sketch.shared if len(wide.axes) == 1 else sketch.alone}".strip()
+    shown = (inline(text, f"{sketch.name}-{kind}", sketch.title, kind) for kind, text in texts.items())
+    return Drawn(sketch.name, sketch.title, caption.format(reference(results)), *shown)
 
 
 def plain(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""What can be asked of each study on the command line, and what can't be, in one sentence."""
+"""The options of each study on the command line, and their checks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ POSITIVE = ("seeds", "seconds", "env_steps", "evaluations", "envs_per_actor")
 
 
 def check(options: StudyOptions) -> None:
-    """A sentence that says which option can't be."""
     if not options.environment:
         raise UserError("a study needs an environment, for example: repertory compare CartPole-v1")
     for name in (*POSITIVE, "target_score"):
@@ -121,7 +120,7 @@ def check(options: StudyOptions) -> None:
         check_name(options.name)
 
 
-def listed(text: str, option: str) -> list[str]:
+def items_of(text: str, option: str) -> list[str]:
     """The items of a comma-separated list, each once."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
@@ -133,7 +132,6 @@ def listed(text: str, option: str) -> list[str]:
 
 
 def known(item: str, names: tuple[str, ...], what: str) -> str:
-    """The item, if it is one of these."""
     if item not in names:
         raise UserError(f"unknown {what} {item!r}{nearest(item, names)}")
     return item

@@ -1,14 +1,18 @@
-"""What contestants are judged by, each run by one number; and who is best at what, as far as the seeds can tell."""
+"""What contestants are judged by, each run by one number; who is best at what, as far as the seeds can tell; and what
+more actors bring, against the ideal: the rate of the fewest actors times how many more there are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
-from repertory.studies.curves import Axis, mean_score
-from repertory.studies.findings import Contestant, Findings, Trial
-from repertory.studies.statistics import Estimate, estimate, pairs_won, told_apart
+from repertory.studies.results import Contestant, Results, Trial
+from repertory.studies.statistics import FEWEST, Axis, Estimate, estimate, mean_score, pairs_won, told_apart
+
+PAYS = 0.5
+"""More actors pay while at least this share of what they would ideally add is added."""
 
 
 @dataclass(frozen=True)
@@ -19,55 +23,52 @@ class Criterion:
     unit: str
     """Of the number; empty for scores."""
     higher_is_better: bool
-    of: Callable[[Findings, Trial], float | None]
+    of: Callable[[Results, Trial], float | None]
     """A run's number; None if it has none, `inf` if it never got there."""
     steady: bool = False
     """Whether runs of one contestant scatter little and evenly, as rates do and scores do not."""
     median: bool = False
     """Whether seeds are told by their median, because some may never get there."""
 
-    def values(self, findings: Findings, contestant: str) -> tuple[float, ...]:
+    def values(self, results: Results, contestant: str) -> tuple[float, ...]:
         """One number for each finished run that has one."""
-        found = (self.of(findings, trial) for trial in findings.of(contestant))
+        found = (self.of(results, trial) for trial in results.of(contestant))
         return tuple(value for value in found if value is not None and not math.isnan(value))
 
     def estimate(self, values: tuple[float, ...]) -> Estimate:
-        """What the seeds have in the middle."""
         return estimate(values, self.median)
 
 
-def _to_target(axis: Axis) -> Callable[[Findings, Trial], float | None]:
-    def of(findings: Findings, trial: Trial) -> float | None:
-        if findings.target is None or not trial.evaluations:
+def _to_target(axis: Axis) -> Callable[[Results, Trial], float | None]:
+    def of(results: Results, trial: Trial) -> float | None:
+        if results.target is None or not trial.evaluations:
             return None
-        reached = trial.reached(findings.target)
+        reached = trial.reached(results.target)
         return math.inf if reached is None else float(getattr(reached, axis))
 
     return of
 
 
-def _lag(_: Findings, trial: Trial) -> float | None:
+def _over(axis: Axis) -> Callable[[Results, Trial], float | None]:
+    return lambda results, trial: mean_score(results, trial, axis)
+
+
+def _lag(_: Results, trial: Trial) -> float | None:
     lags = [lag for lag in trial.lags if math.isfinite(lag)]
     return sum(lags) / len(lags) if lags else None
 
 
-FINAL_SCORE = Criterion("final score", "", True, lambda _, trial: trial.finite_score)
-SCORE_PER_STEP = Criterion(
-    "mean score over the same env steps", "", True, lambda findings, trial: mean_score(findings, trial, "env_steps")
-)
-SCORE_PER_SECOND = Criterion(
-    "mean score over the same time", "", True, lambda findings, trial: mean_score(findings, trial, "seconds")
-)
+FINAL_SCORE = Criterion("final score", "", True, lambda _, t: t.finite_score)
+SCORE_PER_STEP = Criterion("mean score over the same env steps", "", True, _over("env_steps"))
+SCORE_PER_SECOND = Criterion("mean score over the same time", "", True, _over("seconds"))
 SECONDS_TO_TARGET = Criterion("time to target", "s", False, _to_target("seconds"), median=True)
 STEPS_TO_TARGET = Criterion("env steps to target", "env steps", False, _to_target("env_steps"), median=True)
-ENV_STEPS_PER_S = Criterion(
-    "env steps per second", "env steps/s", True, lambda _, trial: trial.env_steps_per_s, steady=True
-)
-UPDATES_PER_S = Criterion("updates per second", "updates/s", True, lambda _, trial: trial.updates_per_s, steady=True)
+ENV_STEPS_PER_S = Criterion("env steps per second", "env steps/s", True, lambda _, t: t.env_steps_per_s, steady=True)
+UPDATES_PER_S = Criterion("updates per second", "updates/s", True, lambda _, t: t.updates_per_s, steady=True)
 LAG = Criterion("mean policy lag", "updates", False, _lag)
-
-SCORES = (FINAL_SCORE, SCORE_PER_STEP, SCORE_PER_SECOND)
-CRITERIA = (*SCORES, SECONDS_TO_TARGET, STEPS_TO_TARGET, ENV_STEPS_PER_S, UPDATES_PER_S)
+CRITERIA = (
+    FINAL_SCORE, SCORE_PER_STEP, SCORE_PER_SECOND, SECONDS_TO_TARGET, STEPS_TO_TARGET, ENV_STEPS_PER_S, UPDATES_PER_S,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,21 @@ class Place:
     values: tuple[float, ...]
     estimate: Estimate
     apart: bool
-    """Whether the seeds tell it from the best."""
+    """Whether the seeds show it to be behind the best."""
+
+    @property
+    def reached(self) -> int:
+        """How many of its seeds got there; by a score, all do."""
+        return sum(map(math.isfinite, self.values))
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One criterion: the contestants from best to worst."""
-
     criterion: Criterion
     places: tuple[Place, ...]
 
     @property
     def best(self) -> Place:
-        """The first."""
         return self.places[0]
 
     @property
@@ -114,18 +117,27 @@ class Standing:
         return len({place.estimate.value for place in self.places}) == 1
 
     def of(self, contestant: str) -> Place | None:
-        """One contestant's place, if it has one."""
         return next((place for place in self.places if place.contestant == contestant), None)
 
 
-def standing(findings: Findings, criterion: Criterion) -> Standing | None:
-    """Those who have a number, best first; None if nobody has one."""
-    found = {one.name: criterion.values(findings, one.name) for one in findings.contestants}
+def standing(results: Results, criterion: Criterion) -> Standing | None:
+    """Those who have a number, best first; None if nobody has one.
+
+    Those who get there with more of their seeds come first, then those who do best; between equals, those who score
+    more.
+    """
+    found = {one.name: criterion.values(results, one.name) for one in results.contestants}
     numbers = {name: (values, criterion.estimate(values)) for name, values in found.items() if values}
     if not numbers:
         return None
-    sign = -1 if criterion.higher_is_better else 1
-    order = sorted(numbers, key=lambda name: (*_rank(*numbers[name], sign), -_final(findings, name)))
+
+    def rank(name: str) -> tuple[float, float, float]:
+        values, middle = numbers[name]
+        scores, value = FINAL_SCORE.values(results, name), middle.value
+        final = FINAL_SCORE.estimate(scores).value if scores else -math.inf
+        return sum(map(math.isinf, values)) / len(values), -value if criterion.higher_is_better else value, -final
+
+    order = sorted(numbers, key=rank)
     best = numbers[order[0]][0]
     return Standing(
         criterion, tuple(Place(name, *numbers[name], _behind(criterion, best, numbers[name][0])) for name in order)
@@ -138,39 +150,72 @@ def _behind(criterion: Criterion, best: tuple[float, ...], values: tuple[float, 
     return told_apart(best, values, criterion.steady) and (higher if criterion.higher_is_better else 1 - higher) > 0.5
 
 
-def _rank(values: tuple[float, ...], estimated: Estimate, sign: int) -> tuple[float, float]:
-    """Those who get there with more of their seeds come first, then those who do best."""
-    return sum(map(math.isinf, values)) / len(values), sign * estimated.value
-
-
-def _final(findings: Findings, name: str) -> float:
-    """Between equals, the one that scores more is named first."""
-    values = FINAL_SCORE.values(findings, name)
-    return FINAL_SCORE.estimate(values).value if values else -math.inf
-
-
-def leading(findings: Findings) -> Criterion:
+def leading(results: Results) -> Criterion:
     """What answers the title: of actors the speed, else the time to a target that somebody reached, or the score."""
-    if findings.kind == "scale":
+    if results.kind == "scale":
         return ENV_STEPS_PER_S
-    times = (SECONDS_TO_TARGET.values(findings, one.name) for one in findings.contestants)
+    times = (SECONDS_TO_TARGET.values(results, one.name) for one in results.contestants)
     return SECONDS_TO_TARGET if any(math.isfinite(time) for each in times for time in each) else FINAL_SCORE
 
 
-def ranked(findings: Findings) -> tuple[Contestant, ...]:
+def ranked(results: Results) -> tuple[Contestant, ...]:
     """As tables and figures show them: best first; variants and numbers of actors in the order of the command."""
-    found = None if findings.kind in ("ablate", "scale") else standing(findings, leading(findings))
+    found = None if results.kind in ("ablate", "scale") else standing(results, leading(results))
     order = [] if found is None else [place.contestant for place in found.places]
-    return tuple(sorted(findings.contestants, key=lambda one: order.index(one.name) if one.name in order else math.inf))
+    return tuple(sorted(results.contestants, key=lambda one: order.index(one.name) if one.name in order else math.inf))
 
 
-def reference(findings: Findings) -> str:
+def reference(results: Results) -> str:
     """What the others are held against: the best, of an ablation the one with every part, of actors the fewest."""
-    return next((one.name for one in ranked(findings)), "")
+    return next((one.name for one in ranked(results)), "")
 
 
-def standings(findings: Findings) -> tuple[Standing, ...]:
+def standings(results: Results) -> tuple[Standing, ...]:
     """By every criterion for which there are numbers, and which somebody met; first that which answers the title."""
-    first = leading(findings)
-    found = (standing(findings, one) for one in sorted(CRITERIA, key=lambda criterion: criterion is not first))
+    first = leading(results)
+    found = (standing(results, one) for one in sorted(CRITERIA, key=lambda criterion: criterion is not first))
     return tuple(one for one in found if one is not None and math.isfinite(one.best.estimate.value))
+
+
+def rivals(results: Results) -> tuple[Criterion, Place, list[Place]] | None:
+    """What decides, the one that others are held against, and these; None if seeds are too few."""
+    criterion = FINAL_SCORE if results.kind == "scale" else leading(results)
+    found = standing(results, criterion)
+    first = None if found is None else found.of(reference(results))
+    if found is None or first is None or first.estimate.seeds < FEWEST:
+        return None
+    names = [one.name for one in ranked(results) if one.name != first.contestant]
+    others = [place for name in names if (place := found.of(name)) and place.estimate.seeds >= FEWEST]
+    return (criterion, first, others) if others else None
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A number of actors, and the rate they reach together."""
+
+    actors: int
+    rate: Estimate
+    ideal: float
+
+    @property
+    def efficiency(self) -> float:
+        return self.rate.value / self.ideal
+
+
+def ladder(results: Results, criterion: Criterion) -> tuple[Rung, ...]:
+    """From the fewest actors to the most; empty where there are no rates to compare."""
+    found = sorted((one.actors, one.name, criterion.values(results, one.name)) for one in results.contestants)
+    rates = [(actors, criterion.estimate(values)) for actors, _, values in found if values and actors > 0]
+    if len(rates) < 2 or rates[0][1].value <= 0:
+        return ()
+    each = rates[0][1].value / rates[0][0]
+    return tuple(Rung(actors, rate, each * actors) for actors, rate in rates)
+
+
+def last_that_pays(rungs: tuple[Rung, ...]) -> Rung:
+    """The last rung before the first step that adds less than half of what it would ideally add."""
+    for below, above in pairwise(rungs):
+        ideal = above.ideal - below.ideal
+        if ideal > 0 and above.rate.value - below.rate.value < PAYS * ideal:
+            return below
+    return rungs[-1]

@@ -1,7 +1,11 @@
 """What several seeds can tell, by rliable (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
 
 Interquartile means, bootstrap intervals, performance profiles and probabilities of improvement of one environment's
-runs; imports only `errors`. Below three seeds no interval is invented. The same data always give the same numbers.
+runs. Below three seeds no interval is invented. The same data always give the same numbers.
+
+Curves of several seeds lie on one grid. Between two evaluations a run's score is the straight line between them; before
+the first there is none. After the last it is carried forward only where the run ended because it was solved. So a
+contestant's curve goes from where all its seeds have been evaluated to where the first that was not solved ends.
 """
 
 from __future__ import annotations
@@ -12,15 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from repertory.errors import missing_extra
+from repertory.studies.results import Results, Trial
 
 Array: TypeAlias = npt.NDArray[np.float64]
+Axis: TypeAlias = Literal["env_steps", "seconds", "updates"]
 
 FEWEST = 3
 """Seeds below which no interval is given."""
@@ -30,6 +36,8 @@ CHANCE = 0.05
 PERMUTATIONS = 9999
 THRESHOLDS = 161
 """Scores at which a performance profile is looked at."""
+POINTS = 100
+"""Of the grid of a curve."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """The share of a contestant's runs that score above each threshold, and its 95 % band."""
+class Curve:
+    """Of one contestant: a number of its seeds for each x, and its 95 % band where there are seeds enough."""
 
-    thresholds: Array
-    share: Array
-    low: Array
-    high: Array
+    contestant: str
+    x: Array
+    y: Array
+    low: Array | None
+    high: Array | None
 
 
 def require() -> None:
@@ -114,25 +123,16 @@ def _pairs_won(x: Array, y: Array) -> Array:
 def told_apart(ours: tuple[float, ...], theirs: tuple[float, ...], steady: bool = False) -> bool:
     """Whether chance would part two contestants this far less than one time in twenty.
 
-    Scores may lie anyhow, so only their order is looked at; `steady` numbers, such as rates, scatter evenly, so that
-    three runs each can be enough.
+    Scores may lie anyhow, so only their order is looked at, by a permutation test; `steady` numbers, such as rates,
+    scatter evenly, so that three runs each can be enough for Welch's t test.
     """
     if min(len(ours), len(theirs)) < FEWEST or sorted(ours) == sorted(theirs):
         return False
-    return (_chance_of_means(ours, theirs) if steady else _chance_of_ranks(ours, theirs)) <= CHANCE
-
-
-def _chance_of_ranks(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-    """A permutation test. The bootstrap would be sure of any three above three others, which is chance 1 time in 10."""
-    drawn = stats.PermutationMethod(n_resamples=PERMUTATIONS, rng=np.random.default_rng(0))
-    return float(stats.mannwhitneyu(ours, theirs, method=drawn).pvalue)
-
-
-def _chance_of_means(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-    """Welch's t test; runs that do not scatter at all are different if they differ."""
-    if len({*ours}) == len({*theirs}) == 1:
-        return 0.0
-    return float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+    if not steady:  # the bootstrap would be sure of any three above three others, which is chance 1 time in 10
+        drawn = stats.PermutationMethod(n_resamples=PERMUTATIONS, rng=np.random.default_rng(0))
+        return bool(stats.mannwhitneyu(ours, theirs, method=drawn).pvalue <= CHANCE)
+    scatter = len({*ours}) > 1 or len({*theirs}) > 1  # runs that do not scatter at all are different if they differ
+    return not scatter or bool(stats.ttest_ind(ours, theirs, equal_var=False).pvalue <= CHANCE)
 
 
 def chance_of_parting(ours: int, theirs: int) -> float:
@@ -140,31 +140,21 @@ def chance_of_parting(ours: int, theirs: int) -> float:
     return 2 / math.comb(ours + theirs, ours)
 
 
-def profiles(scores: Mapping[str, Sequence[float]]) -> dict[str, Profile]:
-    """Performance profiles of contestants that have seeds enough, over the range of all their scores."""
+def profiles(scores: Mapping[str, Sequence[float]]) -> dict[str, Curve]:
+    """Performance profiles: the share of runs (%) above each score, over the range of all; below three seeds none."""
     enough = {name: np.asarray(values, np.float64)[:, None] for name, values in scores.items() if len(values) >= FEWEST}
     if not enough:
         return {}
     lowest, highest = min(map(np.min, enough.values())), max(map(np.max, enough.values()))
     margin = 0.02 * (highest - lowest) or 1.0
     thresholds = np.linspace(lowest - margin, highest + margin, THRESHOLDS)
-    return {name: _profile(values, thresholds) for name, values in enough.items()}
 
+    def above(runs: Array) -> Array:
+        share: Array = np.mean(runs > thresholds, axis=0)
+        return share
 
-def _profile(scores: Array, thresholds: Array) -> Profile:
-    require()
-    from rliable import library
-
-    with _same_draws():
-        shares, bounds = library.create_performance_profile(
-            {"": scores}, thresholds, custom_profile_func=_share_above, reps=REPETITIONS
-        )
-    return Profile(thresholds, shares[""], *bounds[""])
-
-
-def _share_above(scores: Array, thresholds: Array) -> Array:
-    share: Array = np.mean(scores > thresholds, axis=0)
-    return share
+    shares = {name: (above(runs), *interval(runs, above)) for name, runs in enough.items()}
+    return {name: Curve(name, thresholds, *(100 * share for share in each)) for name, each in shares.items()}
 
 
 @contextmanager
@@ -176,3 +166,65 @@ def _same_draws() -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)
+
+
+def points(trial: Trial, axis: Axis) -> tuple[Array, Array]:
+    """Where a run was evaluated, and the scores that are finite numbers."""
+    pairs = sorted((float(getattr(one, axis)), one.score) for one in trial.evaluations if math.isfinite(one.score))
+    if not pairs:
+        return np.empty(0), np.empty(0)
+    x, score = np.asarray(pairs, np.float64).T
+    return x, score
+
+
+def span(trials: Sequence[Trial], axis: Axis) -> tuple[float, float] | None:
+    """Where all of these runs have a score; None if nowhere."""
+    ends = [(points(trial, axis)[0], trial.status == "solved") for trial in trials]
+    if not ends or any(len(x) == 0 for x, _ in ends):
+        return None
+    first = max(float(x[0]) for x, _ in ends)
+    last = min((float(x[-1]) for x, solved in ends if not solved), default=max(float(x[-1]) for x, _ in ends))
+    return (first, last) if first <= last else None
+
+
+def on_grid(trials: Sequence[Trial], axis: Axis, grid: Array) -> Array:
+    """Scores `[seeds, grid]`; `np.interp` holds the last value, which `span` allows for solved runs only."""
+    return np.stack([np.interp(grid, *points(trial, axis)) for trial in trials])
+
+
+def curve(results: Results, contestant: str, axis: Axis, band: bool = True) -> Curve | None:
+    """A contestant's curve, if it has one; runs without a single score have no part in it. A band takes its time."""
+    trials = [trial for trial in results.of(contestant) if len(points(trial, axis)[0])]
+    found = span(trials, axis)
+    if found is None:
+        return None
+    grid = np.unique(np.linspace(*found, POINTS))
+    scores = on_grid(trials, axis, grid)
+    banded = band and len(trials) >= FEWEST
+    low, high = _band(tuple(map(tuple, scores.tolist()))) if banded else (None, None)
+    return Curve(contestant, grid, interquartile_mean(scores), low, high)
+
+
+@lru_cache(maxsize=256)
+def _band(scores: tuple[tuple[float, ...], ...]) -> tuple[Array, Array]:
+    """The interval at each point of the grid; kept, as the same curve is drawn in several figures.
+
+    Seeds are drawn, not scores, so that a run is drawn whole: rliable draws each point of the grid anew.
+    """
+    runs = np.asarray(scores)
+    return interval(np.arange(len(runs))[:, None], lambda drawn: interquartile_mean(runs[drawn[:, 0]]))
+
+
+def shared_span(results: Results, axis: Axis) -> tuple[float, float] | None:
+    """Where every finished run of the study has a score: the ground on which scores are compared like with like."""
+    trials = [trial for contestant in results.contestants for trial in results.of(contestant.name)]
+    found = span([trial for trial in trials if len(points(trial, axis)[0])], axis)
+    return found if found is not None and found[0] < found[1] else None
+
+
+def mean_score(results: Results, trial: Trial, axis: Axis) -> float | None:
+    """A run's mean score over the ground that all runs share."""
+    found = shared_span(results, axis)
+    if found is None or not len(points(trial, axis)[0]):
+        return None
+    return float(on_grid([trial], axis, np.linspace(*found, POINTS)).mean())

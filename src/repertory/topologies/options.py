@@ -38,6 +38,8 @@ class TopologyOptions:
 
     playing_cores: ClassVar[int] = 1
     """Cores that are left to workers who only play."""
+    one_actor: ClassVar[bool] = False
+    """Whether there is one actor, whatever is asked for."""
 
     def check(self, asked: Asked) -> None:
         """Refuse options that make no sense together on this topology."""
@@ -150,6 +152,8 @@ class PulledWeights(Exploration):
 @dataclass(frozen=True)
 class SingleOptions(TopologyOptions):
     """The topology `single` has no options of its own."""
+
+    one_actor: ClassVar[bool] = True
 
     def check(self, asked: Asked) -> None:
         if asked.actors > 1:

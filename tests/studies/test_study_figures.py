@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,11 +15,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from repertory.studies import curves as curves_module
 from repertory.studies import statistics
 from repertory.studies.drawing import MOST, NARROW, SETTINGS, WIDE, short
 from repertory.studies.figures import SKETCHES
-from repertory.studies.findings import Findings
+from repertory.studies.results import Results
 from repertory.studies.statistics import profiles
 from studies_made_up import final, grand, scaled, study, trial
 
@@ -45,15 +43,14 @@ STUDIES = {
 def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In the style of the page, with intervals that nobody looks at, and that are not kept for other tests."""
     monkeypatch.setattr(statistics, "REPETITIONS", 10)
-    settings: Any = SETTINGS
-    with rc_context(settings):
+    with rc_context(SETTINGS):
         yield
-    for kept in (statistics.estimate, statistics.improvement, curves_module._band):
+    for kept in (statistics.estimate, statistics.improvement, statistics._band):
         kept.cache_clear()
 
 
-def made(findings: Findings, kind: str, width: float = WIDE) -> Figure:
-    figure = next(sketch for sketch in SKETCHES if sketch.name == kind).draw(findings, width)
+def made(results: Results, kind: str, width: float = WIDE) -> Figure:
+    figure = next(sketch for sketch in SKETCHES if sketch.name == kind).draw(results, width)
     assert figure is not None
     FigureCanvasAgg(figure).draw()
     return figure
@@ -171,6 +168,6 @@ def test_rows_say_never_for_those_who_missed_the_target_and_how_many_reached_it_
 
 
 def test_profiles_of_more_than_six_show_each_with_its_own_share() -> None:
-    findings = STUDIES["thirteen"]
-    scores = {one.name: [run.finite_score or 0.0 for run in findings.of(one.name)] for one in findings.contestants}
-    assert len(profiles(scores)) == len(shown(made(findings, "profiles"))) == 12  # gorila has one seed that finished
+    results = STUDIES["thirteen"]
+    scores = {one.name: [run.finite_score or 0.0 for run in results.of(one.name)] for one in results.contestants}
+    assert len(profiles(scores)) == len(shown(made(results, "profiles"))) == 12  # gorila has one seed that finished

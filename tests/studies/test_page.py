@@ -18,7 +18,7 @@ from repertory.studies import page, statistics
 from repertory.studies.drawing import NARROW, beside
 from repertory.studies.drawing import look as look_of
 from repertory.studies.figures import SKETCHES
-from repertory.studies.findings import Findings
+from repertory.studies.results import Results
 from studies_made_up import contestant, failed, final, grand, scaled, study, trial
 
 NASTY = "<script>alert('x')</script> & $x_1$"
@@ -73,7 +73,7 @@ def test_page_of_a_scaling_study_shows_it_against_the_ideal(browser: Browser, tm
 
 
 @pytest.mark.parametrize(
-    ("findings", "head"),
+    ("results", "head"),
     [
         (grand(6, 3, 5), "Time to target"),
         (final({name: [1.0, 2.0, 3.0] for name in LONG}, "report"), "Final score"),
@@ -83,15 +83,15 @@ def test_page_of_a_scaling_study_shows_it_against_the_ideal(browser: Browser, tm
     ids=["compare", "long names", "ablate", "scale"],
 )
 def test_on_a_telephone_the_column_that_matters_stands_beside_the_name(
-    browser: Browser, tmp_path: Path, findings: Findings, head: str
+    browser: Browser, tmp_path: Path, results: Results, head: str
 ) -> None:
     path = tmp_path / "report.html"
-    path.write_text(page.render(findings, []))
+    path.write_text(page.render(results, []))
     for column, boxes in cells(browser, path, 400, "All contestants")[:2]:
         assert column in ("Contestant", head)
         assert all(0 <= left < right <= 400 for left, right in boxes)
     assert cells(browser, path, 400, "All contestants")[1][0] == head
-    if findings.kind != "scale":
+    if results.kind != "scale":
         assert all(right <= 400 for _, right in cells(browser, path, 400, "The best by each criterion")[1][1])
 
 
@@ -151,10 +151,10 @@ def test_what_comes_from_data_is_escaped(browser: Browser, tmp_path: Path) -> No
         trial("b", seed, [1, 3.0]) for seed in range(3)
     ]
     runs += [failed("c", 0, NASTY)]
-    findings = study(runs)
-    crew = (replace(contestant(NASTY), settings={NASTY: NASTY}), *findings.contestants[1:])
-    findings = replace(findings, contestants=crew, environment=NASTY, command=NASTY, budget=NASTY, machine=NASTY)
-    path = page.write(findings, tmp_path)
+    results = study(runs)
+    crew = (replace(contestant(NASTY), settings={NASTY: NASTY}), *results.contestants[1:])
+    results = replace(results, contestants=crew, environment=NASTY, command=NASTY, budget=NASTY, machine=NASTY)
+    path = page.write(results, tmp_path)
     text = path.read_text()
     assert "<script" not in text
     assert text.count("&lt;script&gt;") > 8
@@ -198,9 +198,9 @@ def test_the_page_says_what_was_typed_what_failed_and_where(report: Path) -> Non
         assert said in text
 
 
-def test_the_same_findings_make_the_same_page(tmp_path: Path) -> None:
-    findings = final({"a": [1.0, 2, 3], "b": [2.0, 3, 4]})
-    first, second = page.write(findings, tmp_path / "1"), page.write(findings, tmp_path / "2")
+def test_the_same_results_make_the_same_page(tmp_path: Path) -> None:
+    results = final({"a": [1.0, 2, 3], "b": [2.0, 3, 4]})
+    first, second = page.write(results, tmp_path / "1"), page.write(results, tmp_path / "2")
     assert first.read_text() == second.read_text()
 
 

@@ -1,4 +1,4 @@
-"""Studies that nobody made: findings with the scores, speeds and failures that a test wants."""
+"""Studies that nobody made: results with the scores, speeds and failures that a test wants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
+from repertory.studies.results import Contestant, Evaluation, Results, Trial
 
 TOPOLOGIES = ("single", "collectors", "apex", "parameter_server", "gorila", "hogwild", "all_reduce", "a3c", "ga3c")
 TOPOLOGIES += ("impala", "seed_rl", "sample_factory", "seed_rl:dqn")
@@ -34,17 +34,17 @@ def failed(name: str, seed: int, cause: str) -> Trial:
     return Trial(name, seed, "failed", cause, seconds=1.5)
 
 
-def study(trials: Sequence[Trial], kind: str = "compare", target: float | None = None) -> Findings:
+def study(trials: Sequence[Trial], kind: str = "compare", target: float | None = None) -> Results:
     """The contestants are those of the trials."""
     names = tuple(dict.fromkeys(one.contestant for one in trials))
     command = f"repertory {kind} CartPole-v1 --seeds 5 --seconds 60"
-    return Findings(
+    return Results(
         *(kind, "CartPole-v1", command, "60 s", target, tuple(map(contestant, names)), tuple(trials)),
         machine="2 cores, 8 GB, Linux 6.1, Python 3.11.7, JAX 0.10.2",
     )
 
 
-def final(scores: Mapping[str, Sequence[float]], kind: str = "compare", target: float | None = None) -> Findings:
+def final(scores: Mapping[str, Sequence[float]], kind: str = "compare", target: float | None = None) -> Results:
     """A study of which only the last score of each seed is told; its paces differ from seed to seed."""
     runs = [
         trial(name, seed, [0.5 * score, score], pace=1000.0 + 10 * place + seed)
@@ -54,7 +54,7 @@ def final(scores: Mapping[str, Sequence[float]], kind: str = "compare", target: 
     return study(runs, kind, target)
 
 
-def grand(contestants: int = 13, seeds: int = 5, evaluations: int = 25, kind: str = "compare") -> Findings:
+def grand(contestants: int = 13, seeds: int = 5, evaluations: int = 25, kind: str = "compare") -> Results:
     """A large study with everything in it: curves that rise, roles, lags, solved runs, and one that fails."""
     rng = np.random.default_rng(7)
     names = [f"{name}{'' if place < 13 else ' again'}" for place, name in enumerate((TOPOLOGIES * 2)[:contestants])]
@@ -86,7 +86,7 @@ def _broken(run: Trial) -> Trial:
     )
 
 
-def scaled(actors: Sequence[int] = (1, 2, 4, 8, 16, 32, 64), seeds: int = 1) -> Findings:
+def scaled(actors: Sequence[int] = (1, 2, 4, 8, 16, 32, 64), seeds: int = 1) -> Results:
     """A study of more and more actors that stops paying after 16."""
     runs = []
     for count in actors:
@@ -101,8 +101,8 @@ def _paced(run: Trial, pace: float) -> Trial:
     return replace(run, updates_per_s=min(pace, 900.0) / 2, lags=(1.0, 2.0, 3.0), busy={"actor": 0.9, "learner": 0.3})
 
 
-def swapped(findings: Findings, one: str, other: str) -> Findings:
+def swapped(results: Results, one: str, other: str) -> Results:
     """The same study, with the results of two contestants exchanged."""
     names = {one: other, other: one}
-    trials = tuple(replace(run, contestant=names.get(run.contestant, run.contestant)) for run in findings.trials)
-    return replace(findings, trials=trials)
+    trials = tuple(replace(run, contestant=names.get(run.contestant, run.contestant)) for run in results.trials)
+    return replace(results, trials=trials)

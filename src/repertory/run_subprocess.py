@@ -1,4 +1,4 @@
-"""`repertory` in a process that ends with the one that started it: a study makes each of its runs in such a process."""
+"""The process in which a study makes one run: `repertory`, which ends with the process that started it."""
 
 from __future__ import annotations
 

@@ -24,15 +24,13 @@ from commands import result, until, words
 from repertory import cli
 from repertory.runs.config import from_dict, options_for, to_dict
 from repertory.runs.presets import defaults
-from repertory.studies import commands, conducting
-from repertory.studies.findings import Findings, Trial
+from repertory.studies import statistics
 from repertory.studies.options import CompareOptions
-from repertory.studies.process import cause_of
+from repertory.studies.plan import StudyDirectory
 from repertory.studies.reading import read_trial
-from repertory.studies.running import Rounds
+from repertory.studies.results import EVALUATION_KEYS, TRIAL_KEYS, Results, Trial
+from repertory.studies.runner import Runner, cause_of
 from repertory.studies.statistics import require
-from repertory.studies.study import StudyDirectory
-from repertory.studies.tables import EVALUATION_KEYS, TRIAL_KEYS
 from study_commands import StudyProcess, finished, last_line, refusal, stamps, table
 
 TINY = words("--cold --evaluations 4 --set eval_episodes=2 --set eval_max_steps=30 --set network.hidden=(16,16)")
@@ -63,13 +61,12 @@ def quick_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "repertory.studies.page", stub)
         patch.setattr("repertory.studies.page", stub, raising=False)
-        for module in (conducting, commands):
-            patch.setattr(module, "require", lambda: None)
+        patch.setattr(statistics, "require", lambda: None)
         yield
 
 
-def _write_page(findings: Findings, directory: Path) -> Path:
-    (directory / "report.html").write_text(findings.command)
+def _write_page(results: Results, directory: Path) -> Path:
+    (directory / "report.html").write_text(results.command)
     return directory / "report.html"
 
 
@@ -137,18 +134,18 @@ def test_seed_0_of_everybody_comes_before_seed_1_of_anybody(study: Path) -> None
 
 
 def test_study_file_tells_the_words_that_train_each_contestant(study: Path) -> None:
-    programme = json.loads((study / "study.json").read_bytes())
-    typed = shlex.split(programme["command"])
+    plan = json.loads((study / "study.json").read_bytes())
+    typed = shlex.split(plan["command"])
     assert typed[:2] == ["repertory", "compare"]
     assert cli.parse(CompareOptions, typed[2:], "compare") == cli.parse(CompareOptions, TWO[1:], "compare")
-    for row, options in zip(programme["contestants"], programme["options"], strict=True):
+    for row, options in zip(plan["contestants"], plan["options"], strict=True):
         first, command, *rest = shlex.split(row["train"])
         assert (first, command) == ("repertory", "train")
         kind = options_for("dqn", row["topology"])
         again = cli.parse(kind, rest, "train", defaults("CartPole-v1", "dqn", row["topology"]))
         assert to_dict(again) == to_dict(from_dict(options))
-    assert [found["repertory"] for found in programme["versions"]] == [repertory.__version__]
-    assert "core" in programme["machine"]
+    assert [found["repertory"] for found in plan["versions"]] == [repertory.__version__]
+    assert "core" in plan["machine"]
 
 
 def test_same_command_again_repeats_nothing(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,16 +384,16 @@ def test_study_that_goes_on_elsewhere_says_so(
 ) -> None:
     copied = tmp_path / "studies" / study.name
     shutil.copytree(study, copied)
-    programme = json.loads((copied / "study.json").read_text())
-    here, programme["machine"] = programme["machine"], f"1{programme['machine']}"  # 12 cores, where here are 2
-    (copied / "study.json").write_text(json.dumps(programme))
+    plan = json.loads((copied / "study.json").read_text())
+    here, plan["machine"] = plan["machine"], f"1{plan['machine']}"  # 12 cores, where here are 2
+    (copied / "study.json").write_text(json.dumps(plan))
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert cli.main(TWO) == 0
         assert json.loads((copied / "study.json").read_text())["machine"] == f"1{here}; and {here}"
-    now = programme["versions"][0]
-    programme["machine"], programme["versions"] = here, [{**now, "numpy": "0.1"}]
-    (copied / "study.json").write_text(json.dumps(programme))
+    now = plan["versions"][0]
+    plan["machine"], plan["versions"] = here, [{**now, "numpy": "0.1"}]
+    (copied / "study.json").write_text(json.dumps(plan))
     for _ in range(2):
         assert cli.main(TWO) == 0
         told = json.loads((copied / "study.json").read_text())
@@ -408,11 +405,11 @@ def test_run_whose_result_finds_no_room_ends_the_study_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Rounds, "_perform", lambda *_: (0, ""))
+    monkeypatch.setattr(Runner, "_execute", lambda *_: (0, ""))
     assert "its result could not be written; make room" in refusal(capsys, *TWO, "--quiet")
-    monkeypatch.setattr(Rounds, "_perform", lambda *_: (1, "no"))
+    monkeypatch.setattr(Runner, "_execute", lambda *_: (1, "no"))
     full = OSError(errno.ENOSPC, "No space left on device", "failure.json")
-    monkeypatch.setattr("repertory.studies.running.record_failure", Mock(side_effect=full))
+    monkeypatch.setattr("repertory.studies.runner.record_failure", Mock(side_effect=full))
     assert "the study can't go on: [Errno 28] No space left on device: 'failure.json'" in refusal(
         capsys, *TWO, "--quiet"
     )
@@ -452,8 +449,7 @@ def test_missing_extra_is_named_before_any_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for module in (conducting, commands):
-        monkeypatch.setattr(module, "require", require)
+    monkeypatch.setattr(statistics, "require", require)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'repertory[studies]'" in refusal(capsys, *TWO, "--quiet")
     assert "pip install 'repertory[studies]'" in refusal(capsys, "report", "anything")
@@ -465,6 +461,6 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     full = types.SimpleNamespace(free=1_000)
-    monkeypatch.setattr("repertory.studies.conducting.shutil", types.SimpleNamespace(disk_usage=lambda _: full))
+    monkeypatch.setattr("repertory.studies.runner.shutil", types.SimpleNamespace(disk_usage=lambda _: full))
     assert "give --drop-checkpoints" in refusal(capsys, *TWO, "--quiet")
     assert not list(tmp_path.glob("studies/*/runs/*"))

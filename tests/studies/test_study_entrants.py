@@ -19,13 +19,13 @@ from repertory.runs.config import RunOptions, change, options_for
 from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.spelling import train_words
 from repertory.runs.staging import draft
-from repertory.studies import ablate, compare, scale
-from repertory.studies.findings import Contestant, Evaluation, Findings, Trial
-from repertory.studies.naming import distinct, slugs
+from repertory.studies.entrants import ablate, compare, scale
 from repertory.studies.options import AblateOptions, CompareOptions, ScaleOptions
-from repertory.studies.running import warm_up_of
+from repertory.studies.plan import slugs
+from repertory.studies.reading import distinct
+from repertory.studies.results import Contestant, Evaluation, Results, Trial, read_tables, write_tables
+from repertory.studies.runner import warm_up_of
 from repertory.studies.standings import LAG
-from repertory.studies.tables import read_tables, write_tables
 from studies_made_up import grand
 from study_commands import refusal, table
 
@@ -33,32 +33,32 @@ from study_commands import refusal, table
 
 
 def test_every_topology_is_a_contestant_with_the_same_budget() -> None:
-    found = compare.entries(CompareOptions("CartPole-v1", seconds=7.0, actors=3))
-    assert [entry.contestant.name for entry in found] == list(topologies.TOPOLOGIES)
-    assert {entry.options.seconds for entry in found} == {7.0}
-    assert {entry.options.eval_every_s for entry in found} == {7.0 / 25}
-    assert min(entry.options.env_steps for entry in found) > 10**9, "seconds alone end a run"
-    assert {entry.contestant.name: entry.contestant.actors for entry in found} == {
+    found = compare(CompareOptions("CartPole-v1", seconds=7.0, actors=3))
+    assert [entrant.contestant.name for entrant in found] == list(topologies.TOPOLOGIES)
+    assert {entrant.options.seconds for entrant in found} == {7.0}
+    assert {entrant.options.eval_every_s for entrant in found} == {7.0 / 25}
+    assert min(entrant.options.env_steps for entrant in found) > 10**9, "seconds alone end a run"
+    assert {entrant.contestant.name: entrant.contestant.actors for entrant in found} == {
         name: 1 if name == "single" else 3 for name in topologies.TOPOLOGIES
     }
 
 
 def test_target_alone_gives_everybody_the_longest_preset() -> None:
-    found = compare.entries(CompareOptions("CartPole-v1", topologies="single,impala", target_score=475.0))
-    assert {entry.options.env_steps for entry in found} == {600_000}
-    assert {entry.options.eval_every for entry in found} == {50_000 // 25}
-    assert {entry.options.seconds for entry in found} == {None}
+    found = compare(CompareOptions("CartPole-v1", topologies="single,impala", target_score=475.0))
+    assert {entrant.options.env_steps for entrant in found} == {600_000}
+    assert {entrant.options.eval_every for entrant in found} == {50_000 // 25}
+    assert {entrant.options.seconds for entrant in found} == {None}
 
 
 def test_setting_reaches_those_who_have_it() -> None:
     asked = CompareOptions("CartPole-v1", topologies="single,impala", set=("agent.unroll=8", "agent.discount=0.9"))
-    one, other = (entry.options for entry in compare.entries(asked))
+    one, other = (entrant.options for entrant in compare(asked))
     assert (one.agent.discount, other.agent.discount) == (0.9, 0.9)
     assert dataclasses.asdict(other)["agent"]["unroll"] == 8
 
 
 def test_four_dqns_and_every_part_off_alone() -> None:
-    found = {entry.contestant.name: entry for entry in ablate.entries(AblateOptions("CartPole-v1"))}
+    found = {entrant.contestant.name: entrant for entrant in ablate(AblateOptions("CartPole-v1"))}
     off = ["no replay", "no target", "no double", "no dueling", "no n-step", "no prioritized"]
     assert list(found) == ["all parts", *off, "neither", "target only", "replay only", "full DQN"]
     four = {name: found[name].options.agent for name in ("neither", "target only", "replay only", "full DQN")}
@@ -72,9 +72,9 @@ def test_four_dqns_and_every_part_off_alone() -> None:
         "no replay": {"replay", "prioritized"}, "no target": {"target"}, "no double": {"double"},
         "no dueling": {"dueling"}, "no n-step": {"n_step"}, "no prioritized": {"prioritized"},
     }  # fmt: skip
-    agents = [entry.options.agent for entry in found.values()]
+    agents = [entrant.options.agent for entrant in found.values()]
     assert {(a.replay_capacity, a.learning_rate_steps, a.target_tau) for a in agents} == {(100_000, 100_000, 0.005)}
-    assert {entry.options.env_steps for entry in found.values()} == {100_000}
+    assert {entrant.options.env_steps for entrant in found.values()} == {100_000}
 
 
 def _changed(one: Any, other: Any) -> set[str]:
@@ -83,31 +83,29 @@ def _changed(one: Any, other: Any) -> set[str]:
 
 def test_what_variants_switch_themselves_can_not_be_set() -> None:
     with pytest.raises(UserError, match=r"--set agent\.n_step would change nothing"):
-        ablate.entries(AblateOptions("CartPole-v1", set=("agent.n-step=5",)))
-    for entry in ablate.entries(AblateOptions("CartPole-v1", set=("agent.replay-capacity=5000",), env_steps=70)):
-        assert (entry.options.agent.replay_capacity, entry.options.env_steps) == (5000, 70)
+        ablate(AblateOptions("CartPole-v1", set=("agent.n-step=5",)))
+    for entrant in ablate(AblateOptions("CartPole-v1", set=("agent.replay-capacity=5000",), env_steps=70)):
+        assert (entrant.options.agent.replay_capacity, entrant.options.env_steps) == (5000, 70)
 
 
 def test_one_number_of_actors_takes_part_once() -> None:
-    found = scale.entries(ScaleOptions("CartPole-v1", actors="4,04,2"))
-    assert [entry.contestant.name for entry in found] == ["2 actors", "4 actors"]
+    found = scale(ScaleOptions("CartPole-v1", actors="4,04,2"))
+    assert [entrant.contestant.name for entrant in found] == ["2 actors", "4 actors"]
 
 
 def test_with_env_steps_and_seconds_the_env_steps_are_divided() -> None:
     asked = CompareOptions("CartPole-v1", topologies="single", env_steps=1000, seconds=60.0)
-    (entry,) = compare.entries(asked)
-    assert (entry.options.eval_every, entry.options.eval_every_s) == (1000 // 25, None)
+    (entrant,) = compare(asked)
+    assert (entrant.options.eval_every, entrant.options.eval_every_s) == (1000 // 25, None)
 
 
 def test_contestants_that_are_the_same_take_part_once() -> None:
-    found = [
-        entry.contestant.name for entry in ablate.entries(AblateOptions("CartPole-v1", components="replay,target"))
-    ]
+    found = [entrant.contestant.name for entrant in ablate(AblateOptions("CartPole-v1", components="replay,target"))]
     assert found == ["full DQN", "neither", "target only", "replay only"]
 
 
 def test_neither_learns_from_each_step_once_as_it_comes(tmp_path: Path) -> None:
-    found = {entry.contestant.name: entry.options for entry in ablate.entries(AblateOptions("CartPole-v1"))}
+    found = {entrant.contestant.name: entrant.options for entrant in ablate(AblateOptions("CartPole-v1"))}
     ended = launch.start(_short(found["neither"], tmp_path, "neither"))
     config = json.loads((tmp_path / "neither/config.json").read_bytes())["config"]["agent"]
     assert (config["batch_size"], config["replay_ratio"], config["updates_per_call"]) == (1, 1.0, 1)
@@ -125,20 +123,20 @@ def _short(options: RunOptions, place: Path, name: str) -> RunOptions:
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "repertory/SlowCartPole-v1"])
 def test_warm_up_of_everybody_can_run_and_learns_at_once(environment: str, tmp_path: Path) -> None:
-    for entry in compare.entries(CompareOptions(environment)):
-        options, plan = draft(warm_up_of(entry.options, tmp_path))
+    for entrant in compare(CompareOptions(environment)):
+        options, plan = draft(warm_up_of(entrant.options, tmp_path))
         assert (options.seconds, options.target_score, options.eval_every_s) == (2.0, None, None)
-        assert (options.eval_episodes, options.network) == (entry.options.eval_episodes, entry.options.network)
+        assert (options.eval_episodes, options.network) == (entrant.options.eval_episodes, entrant.options.network)
         assert plan.unrolled or plan.q.learning_starts <= plan.environments * (plan.q.n_step + 1)
 
 
 def test_each_number_of_actors_is_a_contestant() -> None:
-    found = scale.entries(ScaleOptions("repertory/SlowCartPole-v1", actors="4,1,64", topology="apex"))
-    assert [(entry.contestant.name, entry.options.actors) for entry in found] == [
+    found = scale(ScaleOptions("repertory/SlowCartPole-v1", actors="4,1,64", topology="apex"))
+    assert [(entrant.contestant.name, entrant.options.actors) for entrant in found] == [
         ("1 actor", 1), ("4 actors", 4), ("64 actors", 64),
     ]  # fmt: skip
-    assert {entry.options.seconds for entry in found} == {20.0}
-    assert {entry.contestant.topology for entry in found} == {"apex"}
+    assert {entrant.options.seconds for entrant in found} == {20.0}
+    assert {entrant.contestant.topology for entrant in found} == {"apex"}
 
 
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
@@ -211,7 +209,7 @@ def test_all_that_cannot_run_are_named_with_their_reasons() -> None:
         "CartPole-v1", topologies="single,apex,impala,hogwild", set=("agent.replay=False", "agent.minibatches=999")
     )
     with pytest.raises(UserError) as refused:
-        compare.entries(asked)
+        compare(asked)
     said = str(refused.value)
     assert said.startswith("2 of 4 contestants can't run: apex: ")
     assert "impala: --agent.minibatches 999 is more than --agent.batch-unrolls 16" in said
@@ -247,7 +245,7 @@ def test_run_directories_have_names_of_their_own(names: list[str]) -> None:
 
 
 @st.composite
-def any_findings(draw: st.DrawFn) -> Findings:
+def any_results(draw: st.DrawFn) -> Results:
     names = draw(st.lists(TEXT, min_size=1, max_size=3, unique=True))
     evaluations = st.lists(st.builds(Evaluation, COUNT, COUNT, NUMBER, NUMBER), max_size=3).map(tuple)
     trials = st.builds(
@@ -263,37 +261,37 @@ def any_findings(draw: st.DrawFn) -> Findings:
     )
     contestants = tuple(Contestant(name, draw(TEXT), draw(TEXT), draw(COUNT)) for name in names)
     target, found = draw(st.none() | NUMBER), tuple(draw(st.lists(trials, max_size=5)))
-    return Findings("compare", "e", "c", "b", target, contestants, found)
+    return Results("compare", "e", "c", "b", target, contestants, found)
 
 
-@given(any_findings())
+@given(any_results())
 @settings(max_examples=50, deadline=None)
-def test_tables_hold_every_evaluation_and_every_trial(tmp_path_factory: Any, findings: Findings) -> None:
+def test_tables_hold_every_evaluation_and_every_trial(tmp_path_factory: Any, results: Results) -> None:
     place = tmp_path_factory.mktemp("tables")
-    write_tables(findings, place)
+    write_tables(results, place)
     rows = table(place / "evaluations.csv")
-    told = [(trial, evaluation) for trial in findings.trials for evaluation in trial.evaluations]
+    told = [(trial, evaluation) for trial in results.trials for evaluation in trial.evaluations]
     assert [(row["contestant"], int(row["seed"]), _evaluation(row)) for row in rows] == [
         (trial.contestant, trial.seed, evaluation) for trial, evaluation in told
     ]
     rows = table(place / "trials.csv")
     assert [(row["contestant"], row["status"], row["cause"]) for row in rows] == [
-        (trial.contestant, trial.status, trial.cause) for trial in findings.trials
+        (trial.contestant, trial.status, trial.cause) for trial in results.trials
     ]
-    for row, trial in zip(rows, findings.trials, strict=True):
-        reached = math.inf if findings.target is None else findings.target
+    for row, trial in zip(rows, results.trials, strict=True):
+        reached = math.inf if results.target is None else results.target
         assert (row["target_seconds"] != "") == any(each.score >= reached for each in trial.evaluations)
 
 
 def test_tables_tell_all_that_a_report_needs(tmp_path: Path) -> None:
-    findings = grand(5, 2, 4)
-    write_tables(findings, tmp_path)
+    results = grand(5, 2, 4)
+    write_tables(results, tmp_path)
     kept = read_tables(tmp_path)
-    again = dataclasses.replace(findings, trials=tuple(kept[one.contestant, one.seed] for one in findings.trials))
+    again = dataclasses.replace(results, trials=tuple(kept[one.contestant, one.seed] for one in results.trials))
     assert [dataclasses.replace(one, lags=()) for one in again.trials] == [
-        dataclasses.replace(one, lags=()) for one in findings.trials
+        dataclasses.replace(one, lags=()) for one in results.trials
     ]
-    assert all(LAG.values(again, one.name) == LAG.values(findings, one.name) for one in findings.contestants)
+    assert all(LAG.values(again, one.name) == LAG.values(results, one.name) for one in results.contestants)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     write_tables(again, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -21,7 +21,7 @@ MARK = "REPERTORY_TEST_STUDY"
 PROGRAM = """
 import sys, types
 page = types.ModuleType("repertory.studies.page")
-page.write = lambda findings, directory: directory / "report.html"
+page.write = lambda results, directory: directory / "report.html"
 sys.modules["repertory.studies.page"] = page
 from repertory.studies import statistics
 statistics.require = lambda: None

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from repertory.studies.findings import Findings
-from repertory.studies.numerals import brief, listed, number
-from repertory.studies.words import answer, remarks
+from repertory.studies.results import Results
+from repertory.studies.words import answer, brief, listed, number, remarks
 from studies_made_up import failed, final, grand, scaled, study, swapped, trial
 
 CLEAR = {"alpha": [10.0, 11, 12, 13, 14], "beta": [30.0, 31, 32, 33, 34], "gamma": [50.0, 51, 52, 53, 54]}
@@ -27,7 +26,7 @@ def renamed(text: str, one: str, other: str) -> str:
 
 def timed(
     seconds: dict[str, list[int | None]], kind: str = "compare", budget: str = "until 45, at most 20 s"
-) -> Findings:
+) -> Results:
     """A study in which each seed reaches 45 after so many seconds, or never within 20."""
     runs = [
         trial(name, seed, [10.0] * (19 if end is None else end - 1) + [20.0 if end is None else 50.0])
@@ -110,22 +109,20 @@ def test_equals_at_the_top_are_named_together() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_few_seeds_prove_little_and_nobody_is_called_ahead(seeds: int) -> None:
-    findings = final({name: values[:seeds] for name, values in CLEAR.items()})
+    results = final({name: values[:seeds] for name, values in CLEAR.items()})
     noun = "1 seed" if seeds == 1 else "2 seeds"
-    assert answer(findings).endswith(
+    assert answer(results).endswith(
         f"; next is `beta` ({number(30 + 0.5 * (seeds - 1))}), but {noun} can't show a difference."
     )
-    assert f"{noun} prove{'s' if seeds == 1 else ''} very little" in remarks(findings)
-    assert "ahead" not in answer(findings)
-    assert not re.search(r"\S+ to \d", answer(findings))
+    assert f"{noun} prove{'s' if seeds == 1 else ''} very little" in remarks(results)
+    assert "ahead" not in answer(results)
+    assert not re.search(r"\S+ to \d", answer(results))
 
 
 def test_three_seeds_part_no_scores_and_say_how_often_chance_does() -> None:
-    findings = final({name: values[:3] for name, values in CLEAR.items()})
-    assert answer(findings).endswith(
-        "51 (3 seeds, 50 to 52); 3 seeds can't tell `gamma` from `beta` (31) or any other."
-    )
-    assert "chance does the same one time in 10" in remarks(findings)
+    results = final({name: values[:3] for name, values in CLEAR.items()})
+    assert answer(results).endswith("51 (3 seeds, 50 to 52); 3 seeds can't tell `gamma` from `beta` (31) or any other.")
+    assert "chance does the same one time in 10" in remarks(results)
 
 
 def test_one_contestant_is_not_compared_with_anybody() -> None:
@@ -152,19 +149,19 @@ def test_negative_scores_keep_their_sign_and_their_order() -> None:
 @pytest.mark.parametrize("kind", ["compare", "report"])
 @pytest.mark.parametrize("target", [None, 40.0])
 def test_swapping_two_results_swaps_what_is_said(kind: str, target: float | None) -> None:
-    findings = final(CLEAR, kind, target)
-    other = answer(swapped(findings, "alpha", "gamma"))
-    assert other == renamed(answer(findings), "alpha", "gamma") != answer(findings)
+    results = final(CLEAR, kind, target)
+    other = answer(swapped(results, "alpha", "gamma"))
+    assert other == renamed(answer(results), "alpha", "gamma") != answer(results)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(-500, 500).map(lambda x: round(x, 3)), min_size=15, max_size=15, unique=True))
 def test_swapping_any_two_results_swaps_the_names_and_nothing_else(scores: list[float]) -> None:
-    findings = final({"alpha": scores[:5], "beta": scores[5:10], "gamma": scores[10:]}, target=100.0)
+    results = final({"alpha": scores[:5], "beta": scores[5:10], "gamma": scores[10:]}, target=100.0)
     means = [sum(sorted(part)[1:4]) for part in (scores[:5], scores[5:10], scores[10:])]
     assume(len({round(mean, 6) for mean in means}) == 3)
     for said in (answer, remarks):
-        assert said(swapped(findings, "beta", "gamma")) == renamed(said(findings), "beta", "gamma")
+        assert said(swapped(results, "beta", "gamma")) == renamed(said(results), "beta", "gamma")
 
 
 # The answer to the title: ablate and scale
@@ -197,9 +194,9 @@ def test_an_ablation_without_differences_and_one_with_few_seeds_claim_none() -> 
 
 
 def test_swapping_two_variants_of_an_ablation_swaps_what_each_is_worth() -> None:
-    findings = final({"full": CLEAR["gamma"], "alpha": CLEAR["alpha"], "beta": CLEAR["beta"]}, "ablate")
-    assert answer(findings) == "5 seeds show `alpha` (12) and `beta` (32) behind `full` (52)."
-    assert answer(swapped(findings, "alpha", "beta")) == renamed(answer(findings), "alpha", "beta")
+    results = final({"full": CLEAR["gamma"], "alpha": CLEAR["alpha"], "beta": CLEAR["beta"]}, "ablate")
+    assert answer(results) == "5 seeds show `alpha` (12) and `beta` (32) behind `full` (52)."
+    assert answer(swapped(results, "alpha", "beta")) == renamed(answer(results), "alpha", "beta")
 
 
 def test_scale_says_what_is_reached_of_the_ideal_and_where_it_stops_paying() -> None:

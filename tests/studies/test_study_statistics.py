@@ -12,20 +12,29 @@ from hypothesis import strategies as st
 from rliable import metrics
 
 from repertory.studies import statistics
-from repertory.studies.curves import curve, shared_span, span
-from repertory.studies.scaling import ladder, last_that_pays
 from repertory.studies.standings import (
     ENV_STEPS_PER_S,
     FINAL_SCORE,
     SCORE_PER_STEP,
     SECONDS_TO_TARGET,
+    ladder,
+    last_that_pays,
     leading,
     ranked,
     reference,
     standing,
     standings,
 )
-from repertory.studies.statistics import estimate, improvement, interquartile_mean, profiles, told_apart
+from repertory.studies.statistics import (
+    curve,
+    estimate,
+    improvement,
+    interquartile_mean,
+    profiles,
+    shared_span,
+    span,
+    told_apart,
+)
 from studies_made_up import final, scaled, study, trial
 
 SCORES = st.lists(st.floats(-1000, 1000), min_size=1, max_size=12).map(tuple)
@@ -145,12 +154,12 @@ def test_profile_is_the_share_of_runs_above_each_score() -> None:
     found = profiles({"a": (-10.0, 0.0, 10.0, 10.0), "b": (5.0, 5.0, 5.0)})
     for name, scores in (("a", (-10.0, 0.0, 10.0, 10.0)), ("b", (5.0, 5.0, 5.0))):
         one = found[name]
-        literal = [sum(score > tau for score in scores) / len(scores) for tau in one.thresholds]
-        assert one.share.tolist() == pytest.approx(literal)
-        assert np.all(one.low <= one.share + 1e-12)
-        assert np.all(one.share <= one.high + 1e-12)
-    assert found["a"].share[0] == 1.0
-    assert found["a"].share[-1] == 0.0
+        literal = [100 * sum(score > tau for score in scores) / len(scores) for tau in one.x]
+        assert one.y.tolist() == pytest.approx(literal)
+        assert np.all(one.low <= one.y + 1e-12)
+        assert np.all(one.y <= one.high + 1e-12)
+    assert found["a"].y[0] == 100.0
+    assert found["a"].y[-1] == 0.0
 
 
 def test_last_score_is_carried_forward_for_solved_runs_only() -> None:
@@ -158,7 +167,7 @@ def test_last_score_is_carried_forward_for_solved_runs_only() -> None:
     assert span([solved, longer], "seconds") == (1.0, 4.0)
     found = curve(study([solved, longer]), "a", "seconds")
     assert found is not None
-    assert found.score[-1] == pytest.approx((5.0 + 4.0) / 2)
+    assert found.y[-1] == pytest.approx((5.0 + 4.0) / 2)
     stopped = trial("a", 0, [1, 5.0])
     assert span([stopped, longer], "seconds") == (1.0, 2.0)
 
@@ -172,7 +181,7 @@ def test_curve_leaves_out_scores_that_are_not_numbers_and_has_none_without_score
     gap = trial("a", 0, [1.0, math.nan, 3.0])
     found = curve(study([gap]), "a", "seconds")
     assert found is not None
-    assert found.score.tolist() == pytest.approx(np.linspace(1, 3, 100).tolist())
+    assert found.y.tolist() == pytest.approx(np.linspace(1, 3, 100).tolist())
     assert curve(study([trial("a", 0, []), trial("a", 1, [math.nan])]), "a", "seconds") is None
 
 
@@ -182,8 +191,8 @@ def test_curve_has_a_band_from_three_seeds_on() -> None:
     assert found is not None
     assert found.low is not None
     assert found.high is not None
-    assert np.all(found.low <= found.score)
-    assert np.all(found.score <= found.high)
+    assert np.all(found.low <= found.y)
+    assert np.all(found.y <= found.high)
     two = curve(study(runs[:2]), "a", "updates")
     assert two is not None
     assert two.low is None
@@ -191,20 +200,20 @@ def test_curve_has_a_band_from_three_seeds_on() -> None:
 
 def test_mean_scores_are_compared_on_ground_that_all_runs_share() -> None:
     fast, slow = trial("fast", 0, [0, 10, 20, 30.0], pace=1000), trial("slow", 0, [0, 10, 20, 30.0], pace=500)
-    findings = study([fast, slow])
-    assert shared_span(findings, "env_steps") == (1000.0, 2000.0)
-    assert SCORE_PER_STEP.values(findings, "slow")[0] == pytest.approx(20.0)
-    assert SCORE_PER_STEP.values(findings, "fast")[0] == pytest.approx(5.0)
+    results = study([fast, slow])
+    assert shared_span(results, "env_steps") == (1000.0, 2000.0)
+    assert SCORE_PER_STEP.values(results, "slow")[0] == pytest.approx(20.0)
+    assert SCORE_PER_STEP.values(results, "fast")[0] == pytest.approx(5.0)
 
 
 def test_a_run_that_ends_with_nan_has_no_final_score_however_good_it_was() -> None:
-    findings = study([trial("a", 0, [500.0, math.nan]), trial("a", 1, [1.0, 2.0])])
-    assert FINAL_SCORE.values(findings, "a") == (2.0,)
+    results = study([trial("a", 0, [500.0, math.nan]), trial("a", 1, [1.0, 2.0])])
+    assert FINAL_SCORE.values(results, "a") == (2.0,)
 
 
 def test_standing_puts_the_best_first_with_negative_scores_and_with_times() -> None:
-    findings = final({"a": [-20.0] * 3, "b": [-5.0] * 3, "c": [-300.0] * 3}, target=-10.0)
-    scores, times = standing(findings, FINAL_SCORE), standing(findings, SECONDS_TO_TARGET)
+    results = final({"a": [-20.0] * 3, "b": [-5.0] * 3, "c": [-300.0] * 3}, target=-10.0)
+    scores, times = standing(results, FINAL_SCORE), standing(results, SECONDS_TO_TARGET)
     assert scores is not None
     assert times is not None
     assert [place.contestant for place in scores.places] == ["b", "a", "c"]
@@ -229,8 +238,8 @@ def test_who_misses_the_target_once_but_is_faster_else_is_not_called_behind() ->
 
 
 def test_a_criterion_that_nobody_met_has_no_winner() -> None:
-    findings = final({"a": [1.0] * 3, "b": [2.0] * 3}, target=1000.0)
-    assert SECONDS_TO_TARGET not in [one.criterion for one in standings(findings)]
+    results = final({"a": [1.0] * 3, "b": [2.0] * 3}, target=1000.0)
+    assert SECONDS_TO_TARGET not in [one.criterion for one in standings(results)]
 
 
 def test_scaling_is_held_against_the_fewest_actors_and_stops_where_a_step_adds_less_than_half() -> None:
