@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.channels.counters import GroupStats, WorkerStats
 from repertory.environments.factory import Environments, Step
 from repertory.roles.exploration import EpsilonGreedy, Move, generator
-from repertory.channels.counters import WorkerStats, GroupStats
 from repertory.roles.ports import ExperienceSink, Policy
 from repertory.roles.stopwatch import Stopwatch, Unwatched
 

@@ -15,8 +15,8 @@ from itertools import combinations
 from typing import Any
 
 from repertory import topologies
-from repertory.errors import UserError, nearest
 from repertory.agents import registry
+from repertory.errors import UserError, nearest
 from repertory.runs.config import RunOptions, change, names_of, read_pairs
 from repertory.runs.presets import defaults, find_preset
 from repertory.runs.staging import check_memory, draft, replay_bytes
@@ -27,8 +27,8 @@ from repertory.studies.words import plural
 Settings = Mapping[str, Any]
 """Values of options by dotted names, as `agent.n_step`."""
 OWN = (
-    "environment", "topology_name", "agent_name", "actors", "envs_per_actor", "env_option", "seed", "seconds", "env_steps", "preset",
-    "target_score", "name", "runs_dir", "dry_run", "quiet", "json", "config",
+    "environment", "topology_name", "agent_name", "actors", "envs_per_actor", "env_option", "seed", "seconds",
+    "env_steps", "target_score", "name", "runs_dir", "dry_run", "quiet", "json", "config", "preset",
 )  # fmt: skip
 """Options of `train` that a study has itself."""
 FOR_EVER = 10**12

@@ -15,6 +15,7 @@ from repertory.channels.latest import Latest
 from repertory.channels.snapshot import Shared, Snapshot
 from repertory.errors import UserError, nearest
 from repertory.experience.pacing import Pacing
+from repertory.topologies.options import TopologyOptions
 
 PortOf: TypeAlias = Callable[..., Any]
 """A channel's bound method that gives a worker its port."""
@@ -120,7 +121,7 @@ class TopologyKind:
     summary: str
     compose: Callable[..., Topology]
     """Takes a plan, and the options."""
-    options: type
+    options: type[TopologyOptions]
     agents: tuple[str, ...]
     """Names of agents that it trains, the usual one first; an agent of another name may say what it is like."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
