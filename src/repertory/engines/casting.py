@@ -115,7 +115,7 @@ class Casting:
             may_play=may_play,
             wake=wake,
             dismissed=self.dismissed,
-            any_number=stage.agent.by_numpy(count),
+            any_number=count <= stage.agent.numpy_rows,
         )
         crew.warm_up()
         return crew
