@@ -47,7 +47,7 @@ def compose(plan: Plan, options: Options) -> Topology:
         count = len(us) * plan.envs_per_actor
         shared, may_play = policy(us[0], newest, count=count), parts.not_ahead(us[0], steps.wake_reader)
         actors = [parts.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
-        any_number = us[0].agent.by_numpy(count)
+        any_number = count <= us[0].agent.numpy_rows
         return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
 
     def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
