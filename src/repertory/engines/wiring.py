@@ -95,7 +95,8 @@ class Wiring:
 
     def _enter(self, me: Context) -> Workers:
         group = self.group(me.worker)
-        me.stats.count("starts")
+        if group.kind != "evaluate":  # its episodes' seeds follow from the number of the evaluation alone
+            me.stats.count("starts")
         if group.synchronous or (group.own_core and me.spare):  # then its own core has nothing else to do
             compute_at_once()
         return group
