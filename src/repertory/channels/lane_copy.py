@@ -59,35 +59,39 @@ class LaneCopy:
         source, slots = self.source, self._next(lanes)
         flags, age = (array[lanes, slots % source.length] for array in (source.flags, source.age))
         frames = slots - np.minimum(age, source.spec.observation.stack - 1)
-        oldest = self._oldest(lanes)
-        sound, final, closed = slots >= oldest, (flags & FINAL) != 0, self._closed(lanes)
-        self.shift[lanes[sound & closed & (final | (frames < oldest))]] -= 1  # nothing to end, or frames are gone
-        self.target.interrupt(lanes[sound & final & ~closed])
-        steps = sound & ~final & (~closed | (frames >= oldest))
-        for lane, slot in zip(lanes[steps & closed].tolist(), slots[steps & closed].tolist(), strict=True):
-            self._begin(lane, slot)
+        oldest, final, closed = self._oldest(lanes), (flags & FINAL) != 0, self._closed(lanes)
+        sound = (slots >= oldest) & (slots < until)
+        if (ended := sound & final & ~closed).any():
+            self.target.interrupt(lanes[ended])
+        if (skipped := sound & closed & (final | (frames < oldest))).any():  # nothing to end, or frames are gone
+            self.shift[lanes[skipped]] -= 1
+        steps = sound & ~final & ~skipped
+        for index in np.flatnonzero(steps & closed).tolist():
+            steps[index] = self._begin(int(lanes[index]), int(slots[index]))
         if steps.any():
             self._step(lanes[steps], slots[steps], flags[steps], slots[steps] + 2 <= until[steps])
 
     def _closed(self, lanes: Indices) -> NDArray[np.bool_]:
         """Whether no episode is running here."""
         target, head = self.target, self.target.head[lanes]
-        found: NDArray[np.bool_] = (target.flags[lanes, (head - 1) % target.length] & FINAL) != 0
-        return found | (head == target.start[lanes])
+        final = (target.flags[lanes, (head - 1) % target.length] & FINAL) != 0
+        found: NDArray[np.bool_] = final | (head == target.start[lanes])
+        return found
 
-    def _begin(self, lane: int, slot: int) -> None:
-        """An episode, or the rest of one: the frames before it take slots without a step."""
+    def _begin(self, lane: int, slot: int) -> bool:
+        """An episode, or the rest of one: the frames before it take slots without a step. False = they are gone."""
         source, target, stack = self.source, self.target, self.source.spec.observation.stack
         at, one = slot % source.length, np.array([lane])
         age, mask = int(source.age[lane, at]), None if source.mask is None else source.mask[lane, at][None].copy()
         frames = source.observation[lane, np.arange(slot - min(age, stack - 1), slot + 1) % source.length]
-        if slot - len(frames) + 1 < self._oldest(one)[0]:  # its writer has come round to them meanwhile
-            return
+        if slot - len(frames) + 1 < self._oldest(one)[0]:  # their writer has come round to them meanwhile
+            return False
         for frame in frames[:-1]:
             self._lone_frame(lane, frame)
         target.begin(one, frames[None] if stack > 1 else frames, mask)
         target.age[lane, target.head[lane] % target.length] = age
         self.moved += int(frames.nbytes) + (0 if mask is None else mask.nbytes) + source.age.itemsize
+        return True
 
     def _lone_frame(self, lane: int, frame: NDArray[Any]) -> None:
         """A slot without a step; `head` before `shift`: who is cut off between them skips a step, and doubles none."""
