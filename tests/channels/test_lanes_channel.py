@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines import CUTS, Machine, Me, Pair, assert_same
 from numpy.typing import NDArray
 
-from machines import CUTS, Machine, Me, Pair, assert_same
 from naive import make_spec
 from repertory.channels.channel import SILENT, Bells
-from repertory.channels.lanes import NEVER, LaneWriter, Lanes
+from repertory.channels.lanes import NEVER, Lanes, LaneWriter
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 
@@ -151,7 +151,13 @@ MOVES = st.lists(
 
 
 @settings(max_examples=120)
-@given(count=st.integers(1, 3), length=st.integers(7, 14), stack=st.sampled_from([1, 3]), moves=MOVES, seed=st.integers(0, 999))
+@given(
+    count=st.integers(1, 3),
+    length=st.integers(7, 14),
+    stack=st.sampled_from([1, 3]),
+    moves=MOVES,
+    seed=st.integers(0, 999),
+)
 def test_lanes_that_follow_hold_each_step_once_in_order_and_unstitched(
     count: int, length: int, stack: int, moves: list[tuple[str, int | None]], seed: int
 ) -> None:
@@ -205,7 +211,9 @@ def assert_equal_slots(pair: Pair[Lanes]) -> None:
     moves=st.lists(st.tuples(st.integers(1, 120), st.integers(1, 20), st.integers(0, 8)), max_size=15),
     seed=st.integers(0, 999),
 )
-def test_actor_may_go_round_while_its_lanes_are_copied(stack: int, moves: list[tuple[int, int, int]], seed: int) -> None:
+def test_actor_may_go_round_while_its_lanes_are_copied(
+    stack: int, moves: list[tuple[int, int, int]], seed: int
+) -> None:
     pair = Pair(lambda: make(2, 9, stack))
     actor = Actor(pair.near, np.random.default_rng(seed))
 

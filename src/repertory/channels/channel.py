@@ -161,7 +161,8 @@ def mirror_changed(source: Arrays, target: Arrays, names: Sequence[str], rows: N
     """Those of `rows` that differ in a bit; written in the order of `names`, so read in the opposite one."""
     moved, found = 0, {name: source[name][rows] for name in reversed(names)}
     for name in names:
-        differ = (_bits(found[name]) != _bits(target[name][rows])).reshape(len(rows), -1).any(axis=1)
+        differ = _bits(found[name]) != _bits(target[name][rows])
+        differ = differ.any(axis=tuple(range(1, differ.ndim)))
         if differ.any():
             target[name][rows[differ]] = found[name][differ]
             moved += int(found[name][differ].nbytes)

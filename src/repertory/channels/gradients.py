@@ -122,7 +122,7 @@ class GradientReader:
         self._ring()
 
 
-GATHER_COUNTS = ("epoch", "halted", "submitted", "submissions")
+GATHER_COUNTS = ("epoch", "halted", "submitted", "pause")
 
 
 class AllGather(Channel):
@@ -130,8 +130,8 @@ class AllGather(Channel):
 
     Each replica has two slots, and a count of its submissions that moves last. A round is complete when every count
     has reached it. Nobody submits to the next round but one before all have taken this one, so two slots are enough.
-    Replicas are started together: `epoch` says for which of their starts a row counts. `submissions` also counts those
-    that were withdrawn: a round may be submitted to twice, with other gradients.
+    Replicas are started together: `epoch` says for which of their starts a row counts. `pause` is the pause after which
+    it submitted: what was withdrawn in a later one does not count, even where nobody has heard of it yet.
     """
 
     def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **told: str) -> None:
@@ -166,10 +166,11 @@ class AllGather(Channel):
         moved, again = 8 * len(counts), counts["epoch"] != known["epoch"]
         if again:
             target["submitted"][row] = 0
-        if new := 2 if again else min(2, abs(counts["submissions"] - known["submissions"])):
-            slots = np.arange(counts["submitted"] - new, counts["submitted"]) % 2
+        new = counts["submitted"] - known["submitted"]
+        if again or new > 0 or counts["pause"] != known["pause"]:
+            slots = np.arange(2) if again or new != 1 else np.array([known["submitted"] % 2])
             moved += copy_rows(source, target, [name for name in source if name not in GATHER_COUNTS], (row, slots))
-        for name in ("epoch", "submissions", "submitted", "halted"):
+        for name in ("epoch", "pause", "submitted", "halted"):
             target[name][row] = counts[name]
         return moved
 
@@ -190,7 +191,7 @@ class Gathering:
         wait: Callable[[], bool] | None = None,
     ) -> None:
         self._rank, self._ring, self._wait, self._started = rank, ring, wait, epoch
-        self._epoch, self._halted, self._submitted, self._submissions = (arrays[name] for name in GATHER_COUNTS)
+        self._epoch, self._halted, self._submitted, self._pause = (arrays[name] for name in GATHER_COUNTS)
         self._payloads = {name: array for name, array in arrays.items() if name not in GATHER_COUNTS}
         self._round = 0
         self._submitted[rank] = self._halted[rank] = 0
@@ -207,13 +208,13 @@ class Gathering:
         """This replica's part of its next round."""
         for name, array in self._payloads.items():
             array[self._rank, self._round % 2] = np.asarray(payload[name])
-        self._submissions[self._rank] += 1
+        self._pause[self._rank] = self._halted[self._rank]
         self._submitted[self._rank] = self._round + 1
         self._ring()
 
     def poll(self) -> list[dict[str, Any]] | None:
         """Everybody's parts, valid until this replica submits again; None while some are missing."""
-        if not self._all(self._submitted > self._round):
+        if not self._all((self._submitted > self._round) & (self._pause == self._pause[self._rank])):
             return None
         slot = self._round % 2
         self._round += 1
