@@ -55,10 +55,9 @@ MOVES = st.lists(
 def test_copy_holds_whole_notes_and_counts_nothing_that_it_does_not_hold(
     moves: list[tuple[str, int, int | None]],
 ) -> None:
-    pair, number = Pair(make), 0
+    pair = Pair(make)
     written: list[list[dict[str, Any]]] = [[{}] for _ in range(WORKERS)]
-    for move, worker, cut in moves:
-        number += 1
+    for number, (move, worker, cut) in enumerate(moves, 1):
         if move == "work":
             pair.write(lambda: work(pair.near.channel, worker, number), cut)  # noqa: B023
         elif move == "note":

@@ -237,7 +237,7 @@ def test_replicas_on_several_machines_get_the_same_in_every_round(
 
 
 def pause(machines: Machines, replicas: list[Replica], rng: np.random.Generator) -> None:
-    """All halt, and know of it before they go on; the withdrawn round may be submitted to again before it is mirrored."""
+    """All halt, and know of it before they go on; a withdrawn round may be submitted to again before that is told."""
     for replica in replicas:
         replica.port.halt()
     machines.mirror_all()

@@ -1,4 +1,4 @@
-"""Mailboxes: every reply goes to who asked, and is to the last request; whoever is killed meanwhile changes no state."""
+"""Mailboxes: every reply goes to who asked, and is to the last request; who is killed meanwhile changes no state."""
 
 from __future__ import annotations
 
