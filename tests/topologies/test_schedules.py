@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from commands import rows
-from companies import company, play, roles, small_plan, weights_of
+from inline_runs import inline_run, play, roles, small_plan, weights_of
 from repertory import api
 from repertory.agents.agent import Learned, LearnerState, Transitions
 from repertory.agents.learning import make_learn
 from repertory.agents.strategy import Strategy
 from repertory.engines.inline import InlineEngine
-from repertory.roles.rank import Rank
+from repertory.roles.replica import Replica
 from repertory.topologies import TOPOLOGIES
 
 STEPS = 600
@@ -36,26 +36,26 @@ COMPANIES = [(name, {}) for name in sorted(set(TOPOLOGIES) - {"single"})] + OTHE
 def test_weights_change_until_the_learning_rate_is_0_and_no_longer(topology: str, options: dict[str, Any]) -> None:
     """One environment a worker, so that episodes of about 20 steps cut segments short and cost rows of unrolls."""
     wishes = {"envs_per_actor": 2 if topology == "sample_factory" else 1, "actors": 4, "env_steps": 2 * STEPS}
-    with closing(company(topology, options, FALLING, **wishes)) as rehearsal:
+    with closing(inline_run(topology, options, FALLING, **wishes)) as driver:
         moved = told = 0
 
         def watch() -> None:
             nonlocal moved, told
-            made = rehearsal.counters.updates
-            if made > watched["updates"] and 0.9 * STEPS < rehearsal.counters.env_steps < STEPS:
-                moved += not np.array_equal(watched["weights"], weights_of(rehearsal))
+            made = driver.counters.updates
+            if made > watched["updates"] and 0.9 * STEPS < driver.counters.env_steps < STEPS:
+                moved += not np.array_equal(watched["weights"], weights_of(driver))
                 told += 1
-            watched.update(updates=made, weights=weights_of(rehearsal).copy())
+            watched.update(updates=made, weights=weights_of(driver).copy())
 
-        watched: dict[str, Any] = {"updates": 0, "weights": weights_of(rehearsal).copy()}
-        play(rehearsal, STEPS, watch)
+        watched: dict[str, Any] = {"updates": 0, "weights": weights_of(driver).copy()}
+        play(driver, STEPS, watch)
         assert moved == told > 0
-        play(rehearsal, STEPS + 40)  # ranks count their own steps; what is under way comes to its end
-        before, updates = weights_of(rehearsal).copy(), rehearsal.counters.updates
-        play(rehearsal, 2 * STEPS - 40)
-        assert rehearsal.counters.updates > updates
-        np.testing.assert_array_equal(weights_of(rehearsal), before)
-        assert rehearsal.metrics()["learning_rate"] == 0.0
+        play(driver, STEPS + 40)  # ranks count their own steps; what is under way comes to its end
+        before, updates = weights_of(driver).copy(), driver.counters.updates
+        play(driver, 2 * STEPS - 40)
+        assert driver.counters.updates > updates
+        np.testing.assert_array_equal(weights_of(driver), before)
+        assert driver.metrics()["learning_rate"] == 0.0
 
 
 def test_weights_of_a_single_learner_change_until_the_learning_rate_is_0_and_no_longer() -> None:
@@ -125,12 +125,12 @@ def test_another_learning_rate_compiles_nothing_anew() -> None:
 
 @pytest.mark.parametrize(("topology", "options"), [("all_reduce", {}), ("impala", {"learners": 2})])
 def test_ranks_stay_bit_equal_whatever_learning_rate_each_would_use(topology: str, options: dict[str, Any]) -> None:
-    with closing(company(topology, options, FALLING, env_steps=STEPS, envs_per_actor=2)) as rehearsal:
-        ranks: list[Rank] = roles(rehearsal, Rank)
+    with closing(inline_run(topology, options, FALLING, env_steps=STEPS, envs_per_actor=2)) as driver:
+        ranks: list[Replica] = roles(driver, Replica)
         for rank in ranks[1:]:
             rank.rate = lambda number=rank.rank: float(number)  # type: ignore[misc]
-        play(rehearsal)
-        rehearsal.settle()
+        play(driver)
+        driver.settle()
         assert ranks[0].version > 5
         for rank in ranks[1:]:
             assert rank.version == ranks[0].version

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from commands import SERVER
-from companies import company, plan_of, play, roles, turns
+from inline_runs import inline_run, plan_of, play, roles, turns
 from naive import Habits, Play, Step, make_spec, poisoned_lanes
 from repertory.agents.agent import LearnerState, Transitions
 from repertory.engines.shared_memory import Block
@@ -185,10 +185,10 @@ def test_ends_in_several_environments_do_not_shorten_a_segment(whole: bool) -> N
 @pytest.mark.parametrize("method", ["one_step_q", "n_step_q", "sarsa", "replay"])
 def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
     """Step by step by hand, with the weights of the segment's start; sums in another order, so 1e-4 of a change."""
-    rehearsal = company("hogwild", {"method": method, "target_steps": 50}, actors=1, envs_per_actor=1, env_steps=10**6)
-    actor, worker = turns(rehearsal)["thread 0"]
+    driver = inline_run("hogwild", {"method": method, "target_steps": 50}, actors=1, envs_per_actor=1, env_steps=10**6)
+    actor, worker = turns(driver)["thread 0"]
     assert isinstance(worker, HogwildWorker)
-    agent, store, taken = rehearsal.agent, rehearsal.stage.store(), []
+    agent, store, taken = driver.agent, driver.stage.store(), []
     take = worker._take
     worker._take = lambda: taken.append(take()) or taken[-1]  # type: ignore[func-returns-value,method-assign]
     key, checked = jax.random.key(0), 0
@@ -212,7 +212,7 @@ def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
         np.testing.assert_allclose(store.live().weights, after.weights, rtol=0, atol=1e-4 * change)
         taken.clear()
         start, checked = copied(store.live()), checked + 1
-    rehearsal.close()
+    driver.close()
 
 
 def copied(state: LearnerState) -> LearnerState:
@@ -222,19 +222,19 @@ def copied(state: LearnerState) -> LearnerState:
 
 @pytest.mark.parametrize("method", ["one_step_q", "n_step_q"])
 def test_target_is_copied_once_in_so_many_env_steps_of_all_workers(method: str) -> None:
-    rehearsal = company("hogwild", {"method": method, "target_steps": 100}, env_steps=1_500)
-    live = rehearsal.stage.store().live()
+    driver = inline_run("hogwild", {"method": method, "target_steps": 100}, env_steps=1_500)
+    live = driver.stage.store().live()
     target, copies = live.target.copy(), []
-    members = turns(rehearsal)
-    while rehearsal.counters.env_steps < 1_500:
+    members = turns(driver)
+    while driver.counters.env_steps < 1_500:
         for name in ("thread 0", "thread 1", "thread 2"):
             for role in members[name]:
                 role.step()
                 if not np.array_equal(live.target, target):
                     np.testing.assert_array_equal(live.target, live.weights)
                     target = live.target.copy()
-                    copies.append(rehearsal.counters.env_steps)
-    rehearsal.close()
+                    copies.append(driver.counters.env_steps)
+    driver.close()
     assert [env_steps // 100 for env_steps in copies] == list(range(1, len(copies) + 1))
     assert len(copies) >= 14
     assert all(env_steps % 100 < 40 for env_steps in copies), "with the next update"
@@ -242,10 +242,10 @@ def test_target_is_copied_once_in_so_many_env_steps_of_all_workers(method: str) 
 
 def test_resumed_run_copies_the_target_when_it_is_due_and_not_at_once() -> None:
     options = {"target_steps": 1_000}
-    first = company("hogwild", options)
+    first = inline_run("hogwild", options)
     play(first, 1_200)
     saved = first.settle()
-    second = company("hogwild", options, begin=False, env_steps=2_500)
+    second = inline_run("hogwild", options, begin=False, env_steps=2_500)
     second.load_state(saved)
     second.start()
     live = second.stage.store().live()
@@ -326,10 +326,10 @@ def test_one_process_after_the_other_loses_nothing() -> None:
 
 def test_what_a_worker_adds_is_its_own_step_whatever_others_make_of_the_weights_meanwhile() -> None:
     """A difference of new and old weights would take back what others add between the two looks at them."""
-    with closing(company("hogwild", begin=True)) as rehearsal:
-        (worker, *_) = roles(rehearsal, HogwildWorker)
+    with closing(inline_run("hogwild", begin=True)) as driver:
+        (worker, *_) = roles(driver, HogwildWorker)
         state = jax.tree_util.tree_map(np.array, worker.store.live())
-        total = np.random.default_rng(0).normal(size=rehearsal.agent.layout.size).astype(np.float32)
+        total = np.random.default_rng(0).normal(size=driver.agent.layout.size).astype(np.float32)
         changes = [
             np.asarray(worker._change(state._replace(weights=state.weights + shift), total, 1e-3)[0])
             for shift in (np.float32(0.0), np.float32(1000.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from companies import small_plan
+from inline_runs import small_plan
 from repertory.engines.processes import ProcessesEngine
 from repertory.engines.stage import RUN
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from commands import assert_same_state
-from companies import company, plan_of, play
+from inline_runs import inline_run, plan_of, play
 from repertory.agents.vector import Layout
 from repertory.engines.stage import cores_of, crews_of, members_of, niceness_of, spare_cores
 from repertory.errors import UserError
@@ -34,13 +34,13 @@ COMPANIES: list[tuple[str, dict[str, Any]]] = [
 
 def perform(topology: str, options: dict[str, Any], seed: int, env_steps: int = 1_500) -> list[dict[str, Any]]:
     """Everything that a run holds at its checkpoint on the way, and at its end."""
-    rehearsal = company(topology, options, seed=seed, envs_per_actor=2 if topology == "hogwild" else 4)
+    driver = inline_run(topology, options, seed=seed, envs_per_actor=2 if topology == "hogwild" else 4)
     states = []
     for goal in (750, env_steps):
-        play(rehearsal, goal)
-        states.append(copy.deepcopy(rehearsal.settle()))
-        rehearsal.start()
-    rehearsal.close()
+        play(driver, goal)
+        states.append(copy.deepcopy(driver.settle()))
+        driver.start()
+    driver.close()
     return states
 
 
@@ -65,10 +65,10 @@ def test_same_seed_makes_the_same_run_to_the_bit_and_another_seed_another(
     ("topology", "options"), [("collectors", {}), ("apex", {}), ("gorila", {}), ("hogwild", {}), ("all_reduce", {})]
 )
 def test_resumed_company_goes_on_with_what_the_checkpoint_holds(topology: str, options: dict[str, Any]) -> None:
-    first = company(topology, options)
+    first = inline_run(topology, options)
     play(first, 800)
     saved = first.settle()
-    second = company(topology, options, begin=False)
+    second = inline_run(topology, options, begin=False)
     second.load_state(saved)
     second.start()
     here = second.settle()
@@ -91,14 +91,14 @@ def test_resumed_company_goes_on_with_what_the_checkpoint_holds(topology: str, o
 @pytest.mark.parametrize("n_step", [1, 2, 12, 40])
 def test_smallest_memory_that_is_not_refused_always_has_a_step_to_draw(topology: str, n_step: int) -> None:
     agent = {"n_step": n_step, "learning_starts": 0, "replay_capacity": 6 * (n_step + 1), "batch_size": 4}
-    rehearsal = company(topology, agent=agent)
-    lanes, replay = rehearsal.stage.lanes, rehearsal.stage.replay()
+    driver = inline_run(topology, agent=agent)
+    lanes, replay = driver.stage.lanes, driver.stage.replay()
     every, nobody, blank = np.arange(6), np.zeros(6, bool), np.zeros((6, 4), np.float32)
     for _ in range(3 * lanes.length):
         lanes.append(every, np.ones(6, np.int64), np.ones(6, np.float32), nobody, nobody, blank, None, 0)
         replay.refresh()
         assert (replay.ready > replay.low).all() or lanes.head[0] <= n_step
-    rehearsal.close()
+    driver.close()
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_learner_has_a_core_to_itself_where_fewer_play_than_there_are(actors: in
 
 @pytest.mark.parametrize("topology", ["collectors", "gorila", "hogwild"])
 def test_checkpoint_of_another_network_with_as_many_weights_is_refused(topology: str) -> None:
-    rehearsal = company(topology, env_steps=600)
-    play(rehearsal)
-    state = rehearsal.settle()
+    driver = inline_run(topology, env_steps=600)
+    play(driver)
+    state = driver.settle()
     for layout in (state["learner"].pop("layout") + 1, None):
         other = {**state, "learner": {**state["learner"], "layout": layout}}
         with pytest.raises(UserError, match="network differs"):
-            company(topology, env_steps=600, begin=False).load_state(other)
-    rehearsal.close()
+            inline_run(topology, env_steps=600, begin=False).load_state(other)
+    driver.close()
 
 
 def test_layouts_of_one_size_are_told_apart() -> None:

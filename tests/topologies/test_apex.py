@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from companies import company, plan_of, play, roles, small_plan
+from inline_runs import inline_run, lanes_of, plan_of, play, roles
 from naive import make_spec
 from repertory.agents.agent import Transitions
-from repertory.engines import make_engine
 from repertory.experience.lanes import FINAL, LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
@@ -22,7 +21,7 @@ from repertory.roles.exploration import ladder
 from repertory.roles.gradient_worker import GradientWorker
 from repertory.roles.learner import Learner, lesson
 from repertory.roles.memory_server import MemoryServer
-from repertory.roles.rank import Rank
+from repertory.roles.replica import Replica
 from repertory.runs.presets import defaults, known
 
 GAMMA, ALPHA, FLOOR = 0.9, 0.6, 1e-6
@@ -43,17 +42,18 @@ def test_lone_actor_has_the_ladders_base() -> None:
 
 
 def test_each_actor_stays_on_its_rung_for_the_whole_run() -> None:
-    plan = plan_of("apex", actors=4)
+    epsilon = plan_of("apex", actors=4).compose().epsilon
+    assert epsilon is not None
     for rank in range(4):
-        rungs = {plan.epsilon(env_steps, rank) for env_steps in (0, 1, 1_000, 10**7)}
+        rungs = {epsilon(rank)(env_steps) for env_steps in (0, 1, 1_000, 10**7)}
         assert rungs == {ladder(0.4, 7.0, rank, 4)}
 
 
 @pytest.mark.parametrize("topology", ["apex", "hogwild"])
 def test_each_actor_plays_with_the_rate_of_its_rank(topology: str) -> None:
-    rehearsal = company(topology, {"exploration": "ladder"})
-    rates = [actor.epsilon(0) for actor in roles(rehearsal, Actor)]
-    rehearsal.close()
+    driver = inline_run(topology, {"exploration": "ladder"})
+    rates = [actor.epsilon(0) for actor in roles(driver, Actor)]
+    driver.close()
     assert rates == [ladder(0.4, 7.0, rank, 3) for rank in range(3)]
 
 
@@ -80,7 +80,7 @@ SMALL_PRESETS = [preset.match[0] for name, preset in known().items() if name not
 
 
 @pytest.mark.parametrize("environment", SMALL_PRESETS)
-def test_a_small_environments_preset_keeps_the_optimiser_that_it_was_measured_with(environment: str) -> None:
+def test_a_small_environments_preset_keeps_the_optimizer_that_it_was_measured_with(environment: str) -> None:
     measured, agent = (defaults(environment, topology=name).agent for name in ("collectors", "apex"))
     for name in set(PAPER) - {"n_step"}:
         assert getattr(agent, name) == getattr(measured, name), name
@@ -164,10 +164,10 @@ def test_first_priority_is_the_error_that_the_actor_saw_and_the_highest_where_it
 
 def test_actors_keep_the_values_of_the_weights_that_they_played_with() -> None:
     """By JAX here and by NumPy there: 1e-4."""
-    rehearsal = company("apex", agent={"learning_starts": 1_000})
-    play(rehearsal, 500)
-    lanes, agent = rehearsal.stage.lanes, rehearsal.agent
-    weights = agent.init(rehearsal.plan.seed).weights
+    driver = inline_run("apex", agent={"learning_starts": 1_000})
+    play(driver, 500)
+    lanes, agent = lanes_of(driver.wiring), driver.agent
+    weights = agent.init(driver.plan.seed).weights
     assert lanes.value is not None
     for lane in range(lanes.count):
         steps = np.arange(int(lanes.head[lane]))
@@ -176,13 +176,13 @@ def test_actors_keep_the_values_of_the_weights_that_they_played_with() -> None:
         taken = Q[np.arange(len(steps)), lanes.action[lane, steps]]
         np.testing.assert_allclose(lanes.value[0, lane, steps], taken, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(lanes.value[1, lane, steps], Q.max(axis=1), rtol=1e-4, atol=1e-5)
-    rehearsal.close()
+    driver.close()
 
 
-def test_errors_of_every_batch_come_back_to_the_memory_once() -> None:
-    rehearsal = company("apex")
-    memory: MemoryServer = roles(rehearsal, MemoryServer)[0]
-    learner: Learner = roles(rehearsal, Learner)[0]
+def test_errors_of_every_batch_come_back_to_the_replay_once() -> None:
+    driver = inline_run("apex")
+    memory: MemoryServer = roles(driver, MemoryServer)[0]
+    learner: Learner = roles(driver, Learner)[0]
     replay: Any = memory.drawer.experience
     update, told = replay.update_priorities, []
     release, learned = learner.batches.release, []
@@ -202,10 +202,10 @@ def test_errors_of_every_batch_come_back_to_the_memory_once() -> None:
 
     replay.update_priorities = updating
     learner.batches.release = releasing  # type: ignore[method-assign]
-    play(rehearsal)
-    rehearsal.settle()
-    rehearsal.close()
-    assert len(told) == rehearsal.counters.updates >= 100
+    play(driver)
+    driver.settle()
+    driver.close()
+    assert len(told) == driver.counters.updates >= 100
     for sent, received in zip(learned, told, strict=True):
         for one, other in zip(sent, received, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -216,27 +216,25 @@ def test_errors_of_every_batch_come_back_to_the_memory_once() -> None:
 @pytest.mark.parametrize("topology", ["single", "parameter_server", "all_reduce"])
 def test_priority_of_each_step_is_the_error_that_was_found_for_it(topology: str) -> None:
     """Of the first batch, whose errors are those of the initial weights, step by step."""
-    plan = small_plan(topology, {}, {"prioritized": True, "n_step": 1}, actors=1, env_steps=10**6)
-    engine: Any = make_engine("inline", plan, plan.make_agent())
-    engine.start()
-    learner = engine.learner if topology == "single" else roles(engine, (GradientWorker, Rank))[0]
+    driver = inline_run(topology, {}, {"prioritized": True, "n_step": 1}, actors=1, env_steps=10**6)
+    learner = roles(driver, (Learner, GradientWorker, Replica))[0]
     replay, release, found = learner.batches.experience, learner.batches.release, []
-    start, key = engine.agent.init(plan.seed), jax.random.key(0)  # a key of no meaning: nothing is noisy
+    start, key = driver.agent.init(driver.plan.seed), jax.random.key(0)  # a key of no meaning: nothing is noisy
 
     def releasing(sample: Any, priority: Any) -> None:
         release(sample, priority)
         batch = lesson(sample.flat())
         for row in range(len(batch.action)):
             one = Transitions(*[None if x is None else x[row : row + 1] for x in batch])
-            error = float(engine.agent.gradient(start.weights, start.target, one, key)[1].priority[0])
+            error = float(driver.agent.gradient(start.weights, start.target, one, key)[1].priority[0])
             leaf = replay.tree.get(replay.lanes.index(sample.lane.ravel()[row : row + 1], sample.slot.ravel()[row]))
             found.append((error, float(leaf[0])))
 
     learner.batches.release = releasing
-    for _ in engine.rounds():
+    for _ in driver.rounds():
         if found:
             break
-    engine.close()
+    driver.close()
     errors, leaves = np.array(found).T
     assert len(np.unique(errors.round(6))) >= 4
     np.testing.assert_allclose(leaves, (errors + FLOOR) ** ALPHA, rtol=1e-3)

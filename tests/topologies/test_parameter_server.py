@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from commands import assert_same_state
-from companies import company, play, roles, turns, weights_of
+from inline_runs import inline_run, play, roles, turns, weights_of
 from repertory.agents.agent import Transitions
-from repertory.engines.rehearsal import Rehearsal
+from repertory.engines.driver import Driver
 from repertory.roles.gradient_worker import GradientWorker, OutlierFilter
 from repertory.roles.parameter_server import ParameterServer
 from repertory.runs.presets import defaults
@@ -31,10 +31,10 @@ WORKERS = 3
 class Notebook:
     """Every sample that the workers took and every gradient that they pushed, in order."""
 
-    def __init__(self, rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
         self.samples: list[tuple[int, Any]] = []
         self.pushed: list[tuple[int, NDArray[np.float32]]] = []
-        for rank, worker in enumerate(roles(rehearsal, GradientWorker)):
+        for rank, worker in enumerate(roles(driver, GradientWorker)):
             monkeypatch.setattr(worker.batches, "take", self._taking(rank, worker.batches.take))
             monkeypatch.setattr(worker.servers, "push", self._pushing(rank, worker.servers.push))
 
@@ -61,16 +61,16 @@ def test_synchronous_update_is_one_step_with_all_workers_gradients(
 ) -> None:
     """By hand on the whole vector; compiled in other pieces, so products and sums may be fused otherwise: 1e-5."""
     options = {"mode": "synchronous", "shards": 2, "combine": combine}
-    rehearsal = company("parameter_server", options, {"max_gradient_norm": 0.5})
-    notebook, agent = Notebook(rehearsal, monkeypatch), rehearsal.agent
-    state = agent.init(rehearsal.plan.seed)
+    driver = inline_run("parameter_server", options, {"max_gradient_norm": 0.5})
+    notebook, agent = Notebook(driver, monkeypatch), driver.agent
+    state = agent.init(driver.plan.seed)
     seen = {}
 
     def watch() -> None:
-        version, weights = rehearsal.stage.weights()
+        version, weights = driver.stage.weights()
         seen[version] = weights.copy()
 
-    play(rehearsal, 900, watch)
+    play(driver, 900, watch)
     assert max(seen) >= 20
     key = jax.random.key(0)  # of no meaning: nothing is noisy
     by_worker = [[sample for rank, sample in notebook.samples if rank == worker] for worker in range(WORKERS)]
@@ -84,20 +84,20 @@ def test_synchronous_update_is_one_step_with_all_workers_gradients(
         state = agent.optimizer_step(state, jnp.asarray(total / WORKERS if combine == "mean" else total))
         step = np.abs(np.asarray(state.weights) - before).max()
         np.testing.assert_allclose(seen[update], state.weights, rtol=0, atol=1e-5 * update * step)
-    assert max(seen) > rehearsal.plan.options.target_period, "the target moved on the way"
-    rehearsal.close()
+    assert max(seen) > driver.plan.options.target_period, "the target moved on the way"
+    driver.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_asynchronous_server_applies_exactly_what_was_pushed_in_order(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rehearsal = company("parameter_server", env_steps=10**6)
-    notebook, rng, agent = Notebook(rehearsal, monkeypatch), np.random.default_rng(seed), rehearsal.agent
-    state = agent.init(rehearsal.plan.seed)
-    members = turns(rehearsal)
+    driver = inline_run("parameter_server", env_steps=10**6)
+    notebook, rng, agent = Notebook(driver, monkeypatch), np.random.default_rng(seed), driver.agent
+    state = agent.init(driver.plan.seed)
+    members = turns(driver)
     names = [name for name in members if not name.startswith("evaluator")]
-    arrived = rehearsal.stage.gradient_slots()
+    arrived = driver.stage.gradient_slots()
     applied = 0
     for _ in range(4_000):
         name = names[int(rng.integers(len(names)))]
@@ -112,9 +112,9 @@ def test_asynchronous_server_applies_exactly_what_was_pushed_in_order(
     members["server 0"][0].step()
     for _, gradient in sorted(notebook.pushed[applied:], key=lambda pair: pair[0]):
         state = agent.optimizer_step(state, jnp.asarray(gradient))
-    assert rehearsal.stage.weights()[0] == len(notebook.pushed) == int(state.updates) >= 50
-    np.testing.assert_allclose(weights_of(rehearsal), state.weights, rtol=1e-4, atol=1e-5)
-    rehearsal.close()
+    assert driver.stage.weights()[0] == len(notebook.pushed) == int(state.updates) >= 50
+    np.testing.assert_allclose(weights_of(driver), state.weights, rtol=1e-4, atol=1e-5)
+    driver.close()
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
@@ -122,20 +122,20 @@ def test_asynchronous_server_applies_exactly_what_was_pushed_in_order(
 def test_shards_together_are_one_server_to_the_bit(mode: str, optimizer: str) -> None:
     states = []
     for shards in (1, 3):
-        rehearsal = company("parameter_server", {"mode": mode, "shards": shards}, {"optimizer": optimizer})
-        play(rehearsal, 900)
-        play(rehearsal, 900)  # the servers' turn
-        states.append(rehearsal.settle())
-        rehearsal.close()
+        driver = inline_run("parameter_server", {"mode": mode, "shards": shards}, {"optimizer": optimizer})
+        play(driver, 900)
+        play(driver, 900)  # the servers' turn
+        states.append(driver.settle())
+        driver.close()
     for part in ("learner", "lanes", "updates"):
         assert_same_state(states[0][part], states[1][part], part)
     assert states[0]["updates"] >= 20
 
 
-def ahead_at_most(rehearsal: Rehearsal, slow: int, every: int) -> tuple[int, NDArray[np.int64]]:
+def ahead_at_most(driver: Driver, slow: int, every: int) -> tuple[int, NDArray[np.int64]]:
     """How far a worker was ever ahead of the slowest, of which one seldom has its turn; and all pushes."""
-    members, most = turns(rehearsal), 0
-    slots = rehearsal.stage.gradient_slots()
+    members, most = turns(driver), 0
+    slots = driver.stage.gradient_slots()
     for count in range(6_000):
         for name, acting in members.items():
             if name.startswith("evaluator") or (name == f"worker {slow}" and count % every):
@@ -154,17 +154,17 @@ def test_no_worker_is_ever_more_than_the_bound_ahead_of_the_slowest_and_the_boun
     bound: int, slow: int
 ) -> None:
     options = {"mode": "bounded", "staleness_bound": bound, "shards": 2}
-    rehearsal = company("parameter_server", options, {"learning_starts": 30}, env_steps=10**6)
-    most, pushed = ahead_at_most(rehearsal, slow, every=12)
-    rehearsal.close()
+    driver = inline_run("parameter_server", options, {"learning_starts": 30}, env_steps=10**6)
+    most, pushed = ahead_at_most(driver, slow, every=12)
+    driver.close()
     assert most == bound
     assert pushed.min() >= 12, "the slowest goes on"
 
 
 def test_without_a_bound_workers_run_ahead() -> None:
-    rehearsal = company("parameter_server", {}, {"learning_starts": 30}, env_steps=10**6)
-    most, _ = ahead_at_most(rehearsal, slow=1, every=12)
-    rehearsal.close()
+    driver = inline_run("parameter_server", {}, {"learning_starts": 30}, env_steps=10**6)
+    most, _ = ahead_at_most(driver, slow=1, every=12)
+    driver.close()
     assert most > 12
 
 
@@ -174,9 +174,9 @@ def test_weights_are_fetched_and_gradients_pushed_every_so_many_gradients(
 ) -> None:
     """Downpour's n_fetch and n_push: a push is the sum of the gradients since the last one."""
     options = {"fetch_period": fetch, "push_period": push}
-    rehearsal = company("parameter_server", options, {"max_gradient_norm": 0.0})
-    notebook = Notebook(rehearsal, monkeypatch)
-    worker: GradientWorker = roles(rehearsal, GradientWorker)[1]
+    driver = inline_run("parameter_server", options, {"max_gradient_norm": 0.0})
+    notebook = Notebook(driver, monkeypatch)
+    worker: GradientWorker = roles(driver, GradientWorker)[1]
     events: list[tuple[str, Any]] = []
     fetched, compute = worker.servers.fetch, worker.agent.gradient
 
@@ -192,8 +192,8 @@ def test_weights_are_fetched_and_gradients_pushed_every_so_many_gradients(
 
     monkeypatch.setattr(worker.servers, "fetch", fetching)
     worker.agent = dataclasses.replace(worker.agent, gradient=computing)
-    play(rehearsal)
-    rehearsal.close()
+    play(driver)
+    driver.close()
     gradients = [what for event, what in events if event == "gradient"]
     assert len(gradients) >= 40
     order = [event for event, _ in events]
@@ -219,9 +219,9 @@ def test_weights_are_fetched_and_gradients_pushed_every_so_many_gradients(
 
 @pytest.mark.parametrize("compression", ["int8", "topk"])
 def test_what_compression_keeps_back_is_sent_with_the_next_gradients(compression: str) -> None:
-    rehearsal = company("parameter_server", {"compression": compression, "topk_share": 0.2, "shards": 2})
-    stage, servers = rehearsal.stage, roles(rehearsal, GradientWorker)[1].servers
-    gradient = np.random.default_rng(0).normal(size=rehearsal.agent.layout.size).astype(np.float32)
+    driver = inline_run("parameter_server", {"compression": compression, "topk_share": 0.2, "shards": 2})
+    stage, servers = driver.stage, roles(driver, GradientWorker)[1].servers
+    gradient = np.random.default_rng(0).normal(size=driver.agent.layout.size).astype(np.float32)
     total = np.zeros_like(gradient)
     for push in range(8):
         servers.push(jnp.asarray(gradient if push == 0 else np.zeros_like(gradient)))
@@ -230,59 +230,59 @@ def test_what_compression_keeps_back_is_sent_with_the_next_gradients(compression
             total[cut] += np.asarray(stage.compression(cut.stop - cut.start).decode(payload))
         assert push > 0 or np.abs(total - gradient).max() > 1e-3, "the first push does not say all"
     np.testing.assert_allclose(total, gradient, rtol=0, atol=1e-6)
-    rehearsal.close()
+    driver.close()
 
 
 def test_importance_of_a_workers_own_memory_rises_with_everybodys_steps() -> None:
     rising = {"prioritized": True, "importance_exponent": 0.4, "importance_steps": 1_200}
-    rehearsal = company("parameter_server", agent=rising)
-    play(rehearsal, 900)
-    for worker in roles(rehearsal, GradientWorker):
+    driver = inline_run("parameter_server", agent=rising)
+    play(driver, 900)
+    for worker in roles(driver, GradientWorker):
         drawer = worker.batches
         assert drawer.env_steps() == pytest.approx(300, abs=10)
         assert drawer.importance(drawer.env_steps()) == pytest.approx(0.4 + 0.6 * 900 / 1_200, abs=0.02)
-    rehearsal.close()
+    driver.close()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_gradients_of_weights_older_than_the_limit_are_dropped_and_counted(shards: int) -> None:
-    rehearsal = company("gorila", {"max_gradient_age": 3, "shards": shards}, {"optimizer_epsilon": 1e-3})
-    servers: list[ParameterServer] = roles(rehearsal, ParameterServer)
-    slots, slices = rehearsal.stage.gradient_slots(), rehearsal.stage.slices
+    driver = inline_run("gorila", {"max_gradient_age": 3, "shards": shards}, {"optimizer_epsilon": 1e-3})
+    servers: list[ParameterServer] = roles(driver, ParameterServer)
+    slots, slices = driver.stage.gradient_slots(), driver.stage.slices
     rng = np.random.default_rng(0)
     dropped = 0
     for age in [0, 0, 0, 0, 0, 0, 3, 4, 2, 5, 0, 4]:
-        before, version = weights_of(rehearsal).copy(), servers[0].version
-        gradient = rng.normal(size=rehearsal.agent.layout.size).astype(np.float32)
+        before, version = weights_of(driver).copy(), servers[0].version
+        gradient = rng.normal(size=driver.agent.layout.size).astype(np.float32)
         payloads = [{"value": gradient[cut]} for cut in slices]
         slots.push(1, [server.version - age for server in servers], payloads)
         for server in servers:
             assert server.step()
-        moved = not np.array_equal(weights_of(rehearsal), before)
+        moved = not np.array_equal(weights_of(driver), before)
         assert moved == (age <= 3)
         assert servers[0].version == version + (age <= 3)
         dropped += age > 3
         assert [int(server.page.row["dropped_stale"]) for server in servers] == [dropped] * shards
         assert slots.free(1), "a dropped gradient is taken all the same"
-    rehearsal.close()
+    driver.close()
 
 
 def test_each_server_is_told_which_of_its_own_versions_a_gradient_was_computed_with() -> None:
-    rehearsal = company("parameter_server", {"shards": 2})
-    first, second = roles(rehearsal, ParameterServer)
-    slots, connection = rehearsal.stage.gradient_slots(), roles(rehearsal, GradientWorker)[0].servers
-    gradient = jnp.ones(rehearsal.agent.layout.size)
+    driver = inline_run("parameter_server", {"shards": 2})
+    first, second = roles(driver, ParameterServer)
+    slots, connection = driver.stage.gradient_slots(), roles(driver, GradientWorker)[0].servers
+    gradient = jnp.ones(driver.agent.layout.size)
     for _ in range(3):
-        slots.push(1, [0, 0], [{"value": gradient[cut]} for cut in rehearsal.stage.slices])
+        slots.push(1, [0, 0], [{"value": gradient[cut]} for cut in driver.stage.slices])
         assert first.step(), "the second is slower"
     assert (first.version, second.version) == (3, 0)
     assert connection.fetch()[0] == 3
-    slots.push(2, [3, 0], [{"value": gradient[cut]} for cut in rehearsal.stage.slices])
+    slots.push(2, [3, 0], [{"value": gradient[cut]} for cut in driver.stage.slices])
     first.step()
     assert first.version == 4, "after the fetch, so this gradient does not know of it"
     connection.push(gradient)
     assert [slots.payload(server, 0)[0] for server in range(2)] == [3, 0]
-    rehearsal.close()
+    driver.close()
 
 
 def twin_refusals(losses: list[float], deviations: float) -> list[bool]:
@@ -319,9 +319,9 @@ def test_new_level_of_losses_is_learned_not_refused_for_ever() -> None:
 def test_gradients_of_outlying_losses_are_dropped_and_counted_and_those_that_are_no_numbers_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rehearsal = company("gorila", {"outlier_deviations": 3.0}, {"learning_starts": 30}, env_steps=10**6)
-    notebook = Notebook(rehearsal, monkeypatch)
-    worker: GradientWorker = roles(rehearsal, GradientWorker)[0]
+    driver = inline_run("gorila", {"outlier_deviations": 3.0}, {"learning_starts": 30}, env_steps=10**6)
+    notebook = Notebook(driver, monkeypatch)
+    worker: GradientWorker = roles(driver, GradientWorker)[0]
     compute, made = worker.agent.gradient, 0
     strange = {50: math.nan, 120: math.inf, 150: 1e6, 160: math.nan, 170: 1e9, 171: 1.0}
 
@@ -332,8 +332,8 @@ def test_gradients_of_outlying_losses_are_dropped_and_counted_and_those_that_are
         return gradient, learned._replace(loss=strange.get(made, 1.0 + made % 2))
 
     worker.agent = dataclasses.replace(worker.agent, gradient=computing)
-    play(rehearsal, env_steps=5_500)
-    rehearsal.close()
+    play(driver, env_steps=5_500)
+    driver.close()
     assert made > 180
     assert int(worker.page.row["dropped_outlier"]) == 2
     assert int(worker.page.row["skipped"]) == 3

@@ -14,13 +14,13 @@ import numpy as np
 import psutil
 import pytest
 
-from companies import company, play, roles, turns
+from inline_runs import inline_run, play, roles, turns
 from repertory.agents.agent import Transitions
 from repertory.engines import processes
 from repertory.engines.processes import ProcessesEngine
-from repertory.engines.rehearsal import Rehearsal
+from repertory.engines.driver import Driver
 from repertory.experience.replay import Sample
-from repertory.roles.rank import Rank
+from repertory.roles.replica import Replica
 from repertory.runs.config import change, from_dict, to_dict
 from repertory.runs.presets import defaults
 from repertory.runs.staging import draft
@@ -45,43 +45,43 @@ def assert_ranks_equal(engine: Any, least: int) -> None:
         assert other == first
 
 
-def settled(rehearsal: Rehearsal) -> Rehearsal:
+def settled(driver: Driver) -> Driver:
     """Paused between two rounds, as for a checkpoint, and let go on."""
-    rehearsal.settle()
-    rehearsal.start()
-    return rehearsal
+    driver.settle()
+    driver.start()
+    return driver
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_weights_of_all_ranks_are_equal_to_the_bit_after_every_update(compression: str) -> None:
-    rehearsal = company("all_reduce", {"compression": compression}, {"prioritized": True}, envs_per_actor=1)
-    play(rehearsal)
-    rehearsal.settle()
-    assert_ranks_equal(rehearsal, 50)
-    rehearsal.close()
+    driver = inline_run("all_reduce", {"compression": compression}, {"prioritized": True}, envs_per_actor=1)
+    play(driver)
+    driver.settle()
+    assert_ranks_equal(driver, 50)
+    driver.close()
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_ranks_stay_equal_wherever_a_pause_finds_them(compression: str, rounds: int) -> None:
-    rehearsal = company("all_reduce", {"compression": compression}, env_steps=600, envs_per_actor=1)
-    for count, _ in enumerate(rehearsal.rounds()):
+    driver = inline_run("all_reduce", {"compression": compression}, env_steps=600, envs_per_actor=1)
+    for count, _ in enumerate(driver.rounds()):
         if count % rounds == 0:
-            settled(rehearsal)
-        if rehearsal.counters.env_steps >= 600:
+            settled(driver)
+        if driver.counters.env_steps >= 600:
             break
-    rehearsal.settle()
-    assert_ranks_equal(rehearsal, 10)
-    rehearsal.close()
+    driver.settle()
+    assert_ranks_equal(driver, 10)
+    driver.close()
 
 
 @pytest.mark.parametrize("compression", ["int8", "topk"])
 def test_a_round_that_is_given_up_takes_nothing_from_what_is_still_to_be_sent(compression: str) -> None:
     """The gradient counts for nobody, so its residual counts for nobody."""
-    rehearsal = company("all_reduce", {"compression": compression}, env_steps=10**6)
-    rank: Rank = roles(rehearsal, Rank)[0]
-    play(rehearsal, 600)
-    acting = turns(rehearsal)["rank 0"]
+    driver = inline_run("all_reduce", {"compression": compression}, env_steps=10**6)
+    rank: Replica = roles(driver, Replica)[0]
+    play(driver, 600)
+    acting = turns(driver)["rank 0"]
     while rank._waiting is None:  # the others do not come
         before = np.array(rank._residual)
         for role in acting:
@@ -90,17 +90,17 @@ def test_a_round_that_is_given_up_takes_nothing_from_what_is_still_to_be_sent(co
     assert not np.array_equal(rank._residual, before)
     rank.settle()
     np.testing.assert_array_equal(rank._residual, before)
-    rehearsal.close()
+    driver.close()
 
 
 def test_pause_costs_no_update() -> None:
     made = []
     for pauses in (False, True):
-        rehearsal = company("all_reduce", env_steps=900)
-        play(rehearsal, watch=(lambda r=rehearsal: settled(r)) if pauses else (lambda: None))
-        rehearsal.settle()
-        made.append(rehearsal.counters.updates)
-        rehearsal.close()
+        driver = inline_run("all_reduce", env_steps=900)
+        play(driver, watch=(lambda r=driver: settled(r)) if pauses else (lambda: None))
+        driver.settle()
+        made.append(driver.counters.updates)
+        driver.close()
     assert made[0] == made[1]
 
 
@@ -114,8 +114,8 @@ def test_update_of_all_ranks_is_that_of_one_learner_with_all_their_samples(
     ε is 1, so that its steps grow with the gradient, and a sum in place of the mean would show.
     """
     agent_options = {"max_gradient_norm": limit, "optimizer_epsilon": 1.0}
-    rehearsal = company("all_reduce", agent=agent_options)
-    ranks: list[Rank] = roles(rehearsal, Rank)
+    driver = inline_run("all_reduce", agent=agent_options)
+    ranks: list[Replica] = roles(driver, Replica)
     samples: dict[int, list[Sample]] = {rank.rank: [] for rank in ranks}
     for rank in ranks:
         monkeypatch.setattr(rank.batches, "take", remember(rank.batches.take, samples[rank.rank]))
@@ -124,8 +124,8 @@ def test_update_of_all_ranks_is_that_of_one_learner_with_all_their_samples(
     def watch() -> None:
         seen[ranks[0].version] = jax.tree_util.tree_map(np.array, ranks[0].learned)
 
-    play(rehearsal, 900, watch)
-    agent = rehearsal.agent
+    play(driver, 900, watch)
+    agent = driver.agent
     updates = max(seen)
     assert updates >= 20
     for version in range(updates):
@@ -139,7 +139,7 @@ def test_update_of_all_ranks_is_that_of_one_learner_with_all_their_samples(
         assert step > 1e-5
         np.testing.assert_allclose(seen[version + 1].weights, after.weights, rtol=0, atol=1e-4 * step)
         np.testing.assert_array_equal(seen[version + 1].updates, after.updates)
-    rehearsal.close()
+    driver.close()
 
 
 def remember(take: Any, into: list[Sample]) -> Any:
@@ -165,9 +165,9 @@ def joined(parts: list[Any]) -> Any:
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_learning_rate_is_multiplied_by_the_number_of_ranks_if_asked(scale: bool) -> None:
-    rehearsal = company("all_reduce", {"scale_learning_rate": scale}, {"learning_rate": 1e-3})
-    assert rehearsal.plan.options.learning_rate == pytest.approx(3e-3 if scale else 1e-3)
-    rehearsal.close()
+    driver = inline_run("all_reduce", {"scale_learning_rate": scale}, {"learning_rate": 1e-3})
+    assert driver.plan.options.learning_rate == pytest.approx(3e-3 if scale else 1e-3)
+    driver.close()
 
 
 @pytest.mark.parametrize("topology", sorted(TOPOLOGIES))
@@ -184,7 +184,7 @@ def test_options_that_follow_from_others_follow_once(topology: str) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "topk"])
 def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compression: str) -> None:
-    plan = company("all_reduce", {"compression": compression}, actors=2, env_steps=10**6, begin=False).plan
+    plan = inline_run("all_reduce", {"compression": compression}, actors=2, env_steps=10**6, begin=False).plan
     engine = ProcessesEngine(plan, plan.make_agent())
     end = time.monotonic() + 120
     try:
@@ -204,8 +204,8 @@ def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compre
 
 
 def test_two_processes_learn_what_one_thread_learns_to_the_bit_whatever_their_speeds() -> None:
-    plan = company("all_reduce", agent={"epsilon_steps": 800}, actors=2, env_steps=1_000, begin=False).plan
-    engine, rehearsal = ProcessesEngine(plan, plan.make_agent()), Rehearsal(plan, plan.make_agent())
+    plan = inline_run("all_reduce", agent={"epsilon_steps": 800}, actors=2, env_steps=1_000, begin=False).plan
+    engine, driver = ProcessesEngine(plan, plan.make_agent()), Driver(plan, plan.make_agent())
     end = time.monotonic() + 120
     try:
         engine.start()
@@ -214,16 +214,16 @@ def test_two_processes_learn_what_one_thread_learns_to_the_bit_whatever_their_sp
             if engine.counters.env_steps >= 1_000:
                 break
         engine.settle()
-        rehearsal.start()
-        play(rehearsal)
-        rehearsal.settle()
-        found, want = checksums(engine)[0], checksums(rehearsal)[0]
+        driver.start()
+        play(driver)
+        driver.settle()
+        found, want = checksums(engine)[0], checksums(driver)[0]
         both = sorted(found.keys() & want.keys())
         assert len(both) >= 40
         assert [found[version] for version in both] == [want[version] for version in both]
     finally:
         engine.close()
-        rehearsal.close()
+        driver.close()
 
 
 @pytest.mark.parametrize("topology", ["all_reduce", "impala"])
@@ -233,7 +233,7 @@ def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
     """One rank goes on and waits for the others, while another has slept through the time between two pauses."""
     monkeypatch.setattr(processes, "SETTLE_S", 30.0)
     several = {"learners": 2} if topology == "impala" else {}
-    plan = company(topology, several, heartbeat_s=60.0, actors=2, env_steps=10**6, begin=False).plan
+    plan = inline_run(topology, several, heartbeat_s=60.0, actors=2, env_steps=10**6, begin=False).plan
     engine, chance = ProcessesEngine(plan, plan.make_agent()), np.random.default_rng(0)
     try:
         engine.start()
