@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from companies import company
-from faults import lane_problems
-from repertory.engines.actor_threads import ActorThreads
+from numpy.typing import NDArray
 from repertory.engines.casting import Casting
 from repertory.engines.stage import Stage
+
+from faults import lane_problems
+from repertory.engines.actor_threads import ActorThreads
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
 from repertory.roles.actor import Actor

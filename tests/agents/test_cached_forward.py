@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from companies import play, roles
+from repertory.engines.rehearsal import Rehearsal
 
 import pictures
-from companies import play, roles
 from repertory.agents import strategy
 from repertory.agents.actor_critic import make_actor_critic
 from repertory.agents.agent import Agent, Rollout
 from repertory.agents.networks import NetworkOptions
-from repertory.engines.rehearsal import Rehearsal
 from repertory.roles.actor import Actor
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.runs.config import change

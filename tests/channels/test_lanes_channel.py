@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Machine, Me, Pair, assert_same
 from numpy.typing import NDArray
 
+from machines import CUTS, Machine, Me, Pair, assert_same
 from naive import make_spec
 from repertory.channels.channel import SILENT, Bells
 from repertory.channels.lanes import NEVER, Lanes, LaneWriter

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from companies import company
+from repertory.engines.rehearsal import Rehearsal
+from repertory.roles.ledger import RECENT
 
 import repertory
 from actor_groups import LONG, staged
 from commands import until
-from companies import company
 from repertory.engines.actor_threads import Threads
-from repertory.engines.rehearsal import Rehearsal
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
 from repertory.roles.actor import Actor
 from repertory.roles.actor_group import powers_of_two
 from repertory.roles.exploration import ladder
-from repertory.roles.ledger import RECENT
 from repertory.runs import checkpoint
 
 ENVIRONMENTS = Path(__file__).parents[1] / "fault_environments.py"
