@@ -22,7 +22,7 @@ from repertory.errors import UserError
 from repertory.runs import checkpoint
 from repertory.runs.config import flag, names_of, options_for, value_of
 from repertory.runs.player import load_player
-from repertory.topologies import TOPOLOGIES
+from repertory.topologies import known
 
 SHORT = words(
     "--env-steps 1200 --checkpoint-every 400 --eval-every 400 --eval-episodes 2 --eval-max-steps 30 --quiet "
@@ -283,7 +283,7 @@ def test_option_that_the_topology_does_not_read_is_refused_everywhere(
     capsys: pytest.CaptureFixture[str], place: Path, wrong: str
 ) -> None:
     option, topology = wrong.split()
-    readers = [name for name, kind in TOPOLOGIES.items() if hasattr(kind.options, option)]
+    readers = [name for name, kind in known().items() if hasattr(kind.options, option)]
     spelled = f"--topology.{option.replace('_', '-')}"
     told = refusal(capsys, "train", "CartPole-v1", "--topology", topology, spelled, "2")
     assert told.startswith(f"topology {topology!r} has no option {spelled} (an option of {', '.join(readers)}); ")
@@ -336,7 +336,7 @@ MAY_BE_ZERO = ANY_NUMBER | {
 def numeric_options() -> list[tuple[str, str]]:
     """A topology and an option: of `single` all, of `impala` the agent's, too, of the others their own."""
     found = []
-    for topology, kind in TOPOLOGIES.items():
+    for topology, kind in known().items():
         options = options_for(kind.agents[0], topology)("CartPole-v1", seconds=1.0, eval_every_s=1.0, target_score=1.0)
         parts = {"single": "", "impala": ("agent.", "topology.")}.get(topology, "topology.")
         numbers = [name for name in names_of(type(options)) if type(value_of(options, name)) in (int, float)]
