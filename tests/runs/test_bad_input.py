@@ -321,6 +321,32 @@ def test_options_of_older_versions_are_told_their_new_names(capsys: pytest.Captu
         repertory.train("CartPole-v1", company_options={"shards": 2})
 
 
+def test_run_of_an_earlier_version_is_refused(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    saved = json.loads((run / "config.json").read_bytes())
+    saved["config"]["company"] = saved["config"].pop("topology")
+    saved["config"]["topology"] = saved["config"].pop("topology_name")
+    saved["origin"]["versions"]["repertory"] = "0.0.9"
+    (run / "config.json").write_text(json.dumps(saved))
+    for command in ("resume", "evaluate"):
+        sentence = refusal(capsys, command, "run")
+        assert sentence.startswith("runs/run is a run of an earlier repertory (0.0.9): its config.json has `company`")
+        assert sentence.endswith("; train again, or use that version")
+    assert cli.main(["runs"]) == 0
+
+
+def test_checkpoints_of_an_earlier_format_are_refused(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    for path in checkpoint.whole(run / "checkpoints"):
+        about = json.loads((path / "manifest.json").read_bytes())
+        del about["crc32"]
+        about |= {"format_version": 2, "repertory": "0.0.9"}
+        about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+        (path / "manifest.json").write_text(json.dumps(about))
+    for command in (("resume", "run", "--env-steps", 1300, "--quiet"), ("evaluate", "run")):
+        sentence = refusal(capsys, *command)
+        assert "has checkpoint format 2 (of repertory 0.0.9) but repertory " in sentence
+        assert sentence.endswith(" reads format 3; train again, or use that version")
+
+
 ANY_NUMBER = {"target_score", "agent.value_min", "agent.value_max"}
 MAY_BE_ZERO = ANY_NUMBER | {
     "seed", "threads", "restarts", "network.core", "agent.learning_starts", "agent.epsilon_steps",
