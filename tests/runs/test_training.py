@@ -210,7 +210,7 @@ def test_runs_show_and_doctor_tell_what_there_is(trained: Path, capsys: pytest.C
     assert all(f"[{role}]" in drawn for role in ("actor", "replay", "learner", "evaluator"))
     assert cli.main(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(topologies.TOPOLOGIES)
+    assert [line.split()[0] for line in lines] == list(topologies.known())
     assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1, "aligned"
     assert cli.main(["doctor", "--json"]) == 0
     findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
