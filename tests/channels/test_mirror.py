@@ -74,6 +74,7 @@ def prioritize(machine: Any) -> None:
     reader = machine.channel.reader()
     reader.wake_at(3)
     reader.priorities()[0] = 1.0
+    reader.taken[0] = 1
 
 
 def write_unrolls(machine: Any) -> None:
@@ -89,6 +90,7 @@ def gather(machine: Any) -> None:
     port.poll()
     port.submit({"value": np.ones(4)})
     port.withdraw()
+    port.check(1, 5)
 
 
 def evaluate(machine: Any) -> None:

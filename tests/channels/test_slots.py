@@ -200,6 +200,8 @@ class Groups:
         reward, chances = self.rng.normal(size=(2, len(lanes))).astype(np.float32)
         told = self.look(len(lanes)), self.masks(len(lanes)), self.tick, chances[None]
         self.writers[writer].append(lanes, self.rng.integers(0, 4, len(lanes)), reward, none, none, *told)
+        if len(reset := np.setdiff1d(np.arange(ENVIRONMENTS), lanes)):
+            self.writers[writer].begin(reset, self.look(len(reset)), self.masks(len(reset)))
 
     def take_down(self) -> None:
         """What was handed over by now."""
@@ -234,7 +236,9 @@ def test_unrolls_arrive_once_bit_for_bit_and_their_slots_come_back(
 
     def learn(reader: int) -> None:
         slots = storage.ready(reader)
-        assert sorted(storage.arrays["stamp"][slots].tolist()) == storage.arrays["stamp"][slots].tolist()
+        for writer in range(WRITERS):
+            own = storage.arrays["sequence"][slots[slots // DEPTH == writer]].tolist()
+            assert own == sorted(own), "in the order in which a writer finished them"
         for slot in slots.tolist():
             key = slot, int(storage.filled[slot])
             for name, array in unroll(pair.far, slot).items():
