@@ -1,9 +1,9 @@
-"""Harm to companies and to their drivers: every role of every topology, at seeded moments; writes one row for each.
+"""Harm to workers and to their drivers: every worker of every topology, at seeded moments; writes one row for each.
 
     python benchmarks/faults.py                  # all but the last, about 30 minutes
-    python benchmarks/faults.py --signals 0      # only faults of members
+    python benchmarks/faults.py --signals 0      # only faults of workers
     python benchmarks/faults.py --rounds 0       # only signals to drivers
-    python benchmarks/faults.py --unrolls --signals 0   # companies that learn from unrolls, into a file of their own
+    python benchmarks/faults.py --unrolls --signals 0   # topologies that learn from unrolls, into a file of their own
 
 The faults and what is checked after them: tests/faults.py, tests/drivers.py. The file is written after each run; what
 was recorded of the part that is left out stays in it. A signal that came when the driver had ended is sent to another.
@@ -40,8 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2, help="each fault so often to each role of each topology")
     parser.add_argument("--signals", type=int, default=20, help="each signal so often to a driver")
-    parser.add_argument("--unrolls", action="store_true", help="companies that learn from unrolls, and those alone")
-    parser.add_argument("--settings", nargs="*", help="companies by name, see tests/faults.py; by default all")
+    parser.add_argument("--unrolls", action="store_true", help="topologies that learn from unrolls, and those alone")
+    parser.add_argument("--settings", nargs="*", help="settings by name, see tests/faults.py; by default all")
     options = parser.parse_args()
     names = options.settings or [name for name in SETTINGS if (name in UNROLLED) == options.unrolls]
     kinds, file = (OF_UNROLLS, "faults_unrolls.json") if options.unrolls else (KINDS, "faults.json")

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-
 from repertory.engines.rehearsal import Rehearsal
+
 from repertory.environments.vectors import Vectorised
 from repertory.roles.answers import Rows
 from repertory.roles.hogwild_worker import HogwildWorker

@@ -16,7 +16,7 @@ import psutil
 
 from commands import env_steps, result, rows, until, words
 from repertory.agents import registry
-from repertory.engines import make_engine
+from repertory.engines import make_driver
 from repertory.runs import checkpoint
 from repertory.runs.config import from_dict
 from repertory.runs.directory import RunDirectory
@@ -81,16 +81,16 @@ class Driver:
                 continue
         return found
 
-    def members(self) -> list[psutil.Process]:
-        """The processes that were forked for its company."""
+    def workers(self) -> list[psutil.Process]:
+        """The processes that were forked for its workers."""
         servers = [process for process in self.everybody() if process.ppid() == self.process.pid]
-        return [member for server in servers for member in server.children()]
+        return [worker for server in servers for worker in server.children()]
 
     def yields(self, *each: int) -> bool:
-        """Whether its members yield by so much more than the driver, as far as the system has numbers for it."""
+        """Whether its workers yield by so much more than the driver, as far as the system has numbers for it."""
         own = int(psutil.Process(self.process.pid).nice())
         try:
-            found = sorted(int(member.nice()) for member in self.members())
+            found = sorted(int(worker.nice()) for worker in self.workers())
         except psutil.NoSuchProcess:  # one that was just replaced
             return False
         return found == [min(own + more, NICEST) for more in each]
@@ -149,13 +149,13 @@ def resume_problems(place: Path) -> list[str]:
     if newest is None:
         return []
     saved = checkpoint.load(newest)
-    _, plan, agent = stage(from_dict(directory.read_config()))
-    engine: Any = make_engine("processes", plan, agent)
+    plan = stage(from_dict(directory.read_config()))[1]
+    driver = make_driver("processes", plan)
     try:
-        engine.load_state(checkpoint.load(newest))
-        loaded = engine.stage.state()
+        driver.load_state(checkpoint.load(newest))
+        loaded = driver.wiring.state()
     finally:
-        engine.close()
+        driver.close()
     problems = [f"{name} differs" for name in ("env_steps", "updates") if loaded[name] != saved[name]]
     ended = directory.read_result() or {}
     if ended.get("status") == "interrupted":
@@ -165,17 +165,21 @@ def resume_problems(place: Path) -> list[str]:
     for name, array in saved["learner"]["learned"].items():
         if not np.array_equal(array, loaded["learner"]["learned"][name]):
             problems.append(f"learner/{name} differs")
-    return problems if plan.unrolled else problems + _lane_problems(saved, loaded)
+    return (
+        problems
+        if plan.unrolled
+        else problems + _lane_problems(*(state["channels"]["experience"]["steps"] for state in (saved, loaded)))
+    )
 
 
 def _lane_problems(saved: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
     problems = []
-    running = saved["lanes"]["head"] > saved["lanes"]["start"]
-    if not np.array_equal(saved["lanes"]["head"] + running, loaded["lanes"]["head"]):
+    running = saved["head"] > saved["start"]
+    if not np.array_equal(saved["head"] + running, loaded["head"]):
         problems.append("the lanes' heads differ, but for the episodes that were cut")
     for name in ("observation", "action", "reward", "age", "version"):
-        then = saved["lanes"][name]  # cutting an episode takes a slot more
-        if not np.array_equal(then, loaded["lanes"][name][:, : then.shape[1]]):
+        then = saved[name]  # cutting an episode takes a slot more
+        if not np.array_equal(then, loaded[name][:, : then.shape[1]]):
             problems.append(f"lanes/{name} differs")
     return problems
 
@@ -208,7 +212,9 @@ def go_on(place: Path) -> list[str]:
         problems.append("rows of before the signal are gone")
     if plan.unrolled:
         return problems
-    most, least = (np.mean([plan.epsilon(s, rank) for rank in range(2)]) for s in (stopped["env_steps"], total + 2))
+    epsilon = plan.compose().epsilon
+    assert epsilon is not None
+    most, least = (np.mean([epsilon(rank)(s) for rank in range(2)]) for s in (stopped["env_steps"], total + 2))
     later = [row["epsilon"] for row in went if row["env_steps"] > before and row["env_steps"] <= total + 2]
     if not later or min(later) < least - 1e-5 or later[-1] > most + 1e-5:
         problems.append(f"ε went on with {later}, not between {least} and {most}")

@@ -1,4 +1,4 @@
-"""A member of a company that raises where it stands, whatever it is doing, when a signal says so."""
+"""A worker that raises where it stands, whatever it is doing, when a signal says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 import threading
 from typing import Any
 
-from repertory.engines import host
+from repertory.engines import worker_process
 
 ORDER = signal.SIGRTMIN + 5
 LAST_WORDS = threading.Event()
@@ -19,14 +19,14 @@ def obey(signum: int, frame: Any) -> None:  # noqa: ARG001
         raise RuntimeError("out of wits")
 
 
-def perform_on_order(kit: host.Kit, crew: tuple[int, ...]) -> None:
+def run_on_order(given: worker_process.WorkerArguments, workers: tuple[int, ...]) -> None:
     """In place of the child's main function."""
-    trace = host.trace_of
+    trace = worker_process.trace_of
 
     def in_peace(error: BaseException) -> str:
         LAST_WORDS.set()
         return trace(error)
 
-    host.trace_of = in_peace
+    worker_process.trace_of = in_peace
     signal.signal(ORDER, obey)
-    host.perform(kit, crew)
+    worker_process.run_worker(given, workers)

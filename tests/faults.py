@@ -1,4 +1,4 @@
-"""Runs a company, does harm to its members at seeded moments, and looks whether anything was lost.
+"""Runs workers in processes, does harm to them at seeded moments, and looks whether anything was lost.
 
 Nothing in the product knows of this: the faults come from outside, between two looks of the supervisor. What each is:
 
@@ -30,12 +30,13 @@ from numpy.typing import NDArray
 
 import fault_environments
 from fault_environments import FAULTS, Control
-from fault_orders import ORDER, perform_on_order
+from fault_orders import ORDER, run_on_order
+from inline_runs import channel_of, lanes_of, unrolls_of
 from repertory.agents import registry
-from repertory.engines import launching, make_engine
-from repertory.engines.casting import EVALUATION_WORKER
-from repertory.engines.plan import Plan
-from repertory.engines.stage import PAUSE, Member, Stage
+from repertory.engines import launching
+from repertory.engines.driver import Driver
+from repertory.engines.processes import ProcessesHost
+from repertory.engines.wiring import PAUSE, Wiring
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
 from repertory.runs.config import change, to_dict
 from repertory.runs.directory import RunDirectory
@@ -43,13 +44,16 @@ from repertory.runs.presets import defaults
 from repertory.runs.progress import NotesOnly
 from repertory.runs.session import History, Session
 from repertory.runs.staging import stage
+from repertory.topologies.graph import Worker
+from repertory.topologies.parts import EVALUATION_RANK, batch_slots
+from repertory.topologies.plan import Plan
 
 ENVIRONMENT = f"{Path(__file__).parent / 'fault_environments.py'}:ordered"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A company that harm is done to, and the roles that it is done to."""
+    """A topology whose workers harm is done to, and the names of those workers."""
 
     topology: str
     roles: tuple[str, ...]
@@ -62,6 +66,7 @@ HEARTBEAT_S, PATIENCE_S = 3.0, 60.0
 MEMORY = ("collector", "memory", "learner", "evaluator")
 CENTRAL = ("actor", "inference", "learner", "evaluator")
 SETTINGS = {
+    "single": Setting("single", ("agent", "evaluator"), changes={"actors": 1, "envs_per_actor": 2}),
     "collectors": Setting("collectors", MEMORY),
     "apex": Setting("apex", MEMORY),
     "parameter_server": Setting("parameter_server", ("worker", "server", "evaluator")),
@@ -117,7 +122,7 @@ HOLD_S = 0.1
 """Time for an unroll or two of every actor."""
 STEPS_A_FAULT = 1000
 SLOW_US, SLOWER_US = 1_500, 30_000
-COMPANY = {
+WORKERS = {
     "actors": 2,
     "envs_per_actor": 1,
     "eval_every": 700,
@@ -144,7 +149,7 @@ class Fault:
 
     @property
     def of_environment(self) -> bool:
-        """Whether it is the member's environment that fails."""
+        """Whether it is the worker's environment that fails."""
         return self.kind in FAULTS and self.role in PLAYING
 
     def __str__(self) -> str:
@@ -192,7 +197,7 @@ def plan_faults(name: str, kinds: Sequence[str], seed: int) -> list[Fault]:
             when: list[float | str] = [float(chance.uniform(0.0, 1.5)), "saving", "evaluating"]
             moment = when[int(chance.choice(3, p=[0.7, 0.15, 0.15]))]
             several = role in SEVERAL or (name, role) in (("gorila", "server"), ("impala-2-learners", "learner"))
-            if (role, kind in FAULTS) == ("agent", True):
+            if role == "agent" and (kind in FAULTS or name == "single"):
                 several = False  # only the first one surely plays: the adjuster may have put the others off
             rank = int(chance.integers(2)) if several else 0
             faults.append(Fault(role, kind, moment, rank))
@@ -202,17 +207,18 @@ def plan_faults(name: str, kinds: Sequence[str], seed: int) -> list[Fault]:
 class Saboteur:
     """Stands between the supervisor and its looks: does the next fault when it is due, and waits for its repair."""
 
-    def __init__(self, engine: Any, faults: Sequence[Fault], control: Control, env_steps: int) -> None:
-        self.engine, self.waiting, self.control, self.env_steps = engine, list(faults), control, env_steps
-        self.supervisor = engine.supervisor
-        self._plan = engine.supervisor.plan
+    def __init__(self, driver: Driver, faults: Sequence[Fault], control: Control, env_steps: int) -> None:
+        self.driver, self.waiting, self.control, self.env_steps = driver, list(faults), control, env_steps
+        assert isinstance(driver.host, ProcessesHost)
+        self.supervisor: Any = driver.host.supervisor
+        self._plan = driver.plan
         self.harms: list[Harm] = []
         self.unprovoked: list[str] = []
         self.problems: list[str] = []
         self.walked = 0
         self.lost_updates = self._updates = 0
         self._ordered: tuple[Any, float] = (None, math.inf)
-        self.cut = np.zeros(len(engine.stage.members), np.int64)
+        self.cut = np.zeros(len(driver.wiring.workers), np.int64)
         self._free_since = math.inf
         self._progress = (-1, time.monotonic())
         self._look, self._begin = self.supervisor.check, self.supervisor._start
@@ -224,7 +230,7 @@ class Saboteur:
             self._do(self.waiting.pop(0))
         self.supervisor.plan = self._plan if self._awaits_silence else self._patient_plan
         self._look()
-        updates = self.engine.counters.updates
+        updates = self.driver.counters.updates
         self.lost_updates += max(0, self._updates - updates)
         self._updates = updates
         if self._under_way is not None:
@@ -237,15 +243,16 @@ class Saboteur:
 
     def start(self, watched: Any) -> None:
         """In place of the supervisor's: counts the unrolls that the one before had begun and can't end any more."""
-        stage = self.engine.stage
-        for member in watched.crew if stage.plan.unrolled else ():
-            if member.role in WRITING:
-                self.cut[member.index] += int((stage.unrolls.arrays["progress"][writers(stage, member)] > 1).sum())
-        launching.perform, own = perform_on_order, launching.perform
+        wiring = self.driver.wiring
+        for worker in watched.workers if self._unrolled else ():
+            if worker.name in WRITING:
+                progress = unrolls_of(wiring).arrays["progress"]
+                self.cut[worker.index] += int((progress[writers(wiring, worker)] > 1).sum())
+        launching.run_worker, own = run_on_order, launching.run_worker
         try:
             self._begin(watched)
         finally:
-            launching.perform = own
+            launching.run_worker = own
 
     @property
     def _under_way(self) -> Harm | None:
@@ -257,21 +264,19 @@ class Saboteur:
 
     @property
     def _patient_plan(self) -> Plan:
-        company = self._plan.company
-        longer = max(company.heartbeat_s, PATIENCE_S)
-        return replace(self._plan, company=replace(company, heartbeat_s=longer))
+        return replace(self._plan, heartbeat_s=max(self._plan.heartbeat_s, PATIENCE_S))
 
     def _due(self, fault: Fault) -> bool:
         passed = time.monotonic() - self._free_since
         if isinstance(fault.moment, float):
             return passed >= fault.moment
-        busy = self.engine.stage.phase[0] == PAUSE if fault.moment == "saving" else self.engine.evaluating
-        ending = self.engine.counters.env_steps >= self.env_steps  # then nobody would see its repair
+        busy = self.driver.wiring.phase[0] == PAUSE if fault.moment == "saving" else self.driver.evaluating
+        ending = self.driver.counters.env_steps >= self.env_steps  # then nobody would see its repair
         return passed >= 0 and bool(busy) and not ending
 
     def _do(self, fault: Fault) -> None:
         watched = self._watched(fault)
-        self.harms.append(Harm(fault, self.engine.counters.env_steps, time.monotonic(), len(self.supervisor.events)))
+        self.harms.append(Harm(fault, self.driver.counters.env_steps, time.monotonic(), len(self.supervisor.events)))
         if fault.of_environment:
             self.control.order(watched.process.pid, fault.kind)
         else:
@@ -281,20 +286,20 @@ class Saboteur:
     def _watched(self, fault: Fault) -> Any:
         everybody = self.supervisor.watched
         wanted = (fault.role, fault.rank)
-        return next(one for one in everybody if wanted in [(member.role, member.rank) for member in one.crew])
+        return next(one for one in everybody if wanted in [(worker.name, worker.rank) for worker in one.workers])
 
     def _await_repair(self, harm: Harm) -> None:
         """Repaired: there is an event, and everybody is there again and has worked since."""
         events = self.supervisor.events[harm.events :]
-        named = [event for event in events if event.member == str(self._watched(harm.fault))]
+        named = [event for event in events if event.worker == str(self._watched(harm.fault))]
         if named and self.supervisor.ready:
             harm.seconds = round(time.monotonic() - harm.began, 2)
             harm.named, harm.restarts = named[0].sentence(), len({event.restarts for event in events})
-            stage, crew = self.engine.stage, self._watched(harm.fault).crew
-            numbers = [number for member in crew for number in workers(stage, member)]
+            wiring, sharing = self.driver.wiring, self._watched(harm.fault).workers
+            numbers = [number for worker in sharing for number in environment_numbers(wiring, worker)]
             harm.problems += _badly_named(harm.fault, named[0], numbers)
             with self._readers_held():
-                harm.problems += experience_problems(stage, live=True)  # before the place is overwritten
+                harm.problems += experience_problems(wiring, live=True)  # before the place is overwritten
             self.unprovoked += [
                 event.sentence() for event in events if event is not named[0] and event.restarts != named[0].restarts
             ]
@@ -314,7 +319,7 @@ class Saboteur:
     @contextmanager
     def _readers_held(self) -> Iterator[None]:
         """Nobody learns for a moment, so that the unrolls that are played right after a repair are there to look at."""
-        held = [one for one in self.supervisor.watched if self._unrolled and one.member.role in READING]
+        held = [one for one in self.supervisor.watched if self._unrolled and one.group.name in READING]
         for one in held:
             os.kill(one.process.pid, signal.SIGSTOP)
         time.sleep(HOLD_S if held else 0.0)
@@ -326,42 +331,48 @@ class Saboteur:
 
     @property
     def _unrolled(self) -> bool:
-        return bool(self.engine.plan.unrolled)
+        return self._plan.unrolled
 
     def _walk(self) -> None:
         """Look at every unroll that is ready now."""
-        for slot in self.engine.stage.unrolls.ready().tolist() if self._unrolled else ():
+        wiring = self.driver.wiring
+        for slot in unrolls_of(wiring).ready().tolist() if self._unrolled else ():
             self.walked += 1
-            self.problems += [f"slot {slot}: {problem}" for problem in slot_problems(self.engine.stage, slot)]
+            self.problems += [f"slot {slot}: {problem}" for problem in slot_problems(wiring, slot)]
 
     def _expect_progress(self) -> None:
         """Faults are over, yet nobody does anything: then something was lost that somebody waits for."""
-        done = int(self.engine.stage.ledger["work"].sum())
+        done = self.driver.wiring.counters.total("work")
         if done != self._progress[0]:
             self._progress = (done, time.monotonic())
         elif time.monotonic() - self._progress[1] > FAULT_S:
             raise TimeoutError(
-                f"nobody has done anything for {FAULT_S} s at {self.engine.counters.env_steps} env steps"
+                f"nobody has done anything for {FAULT_S} s at {self.driver.counters.env_steps} env steps"
             )
 
     def _pace(self) -> None:
         """The run must last as long as there are faults to come, and no longer."""
         to_come = self.waiting or self._under_way is not None
-        left = 1 - self.engine.counters.env_steps / self.env_steps
+        left = 1 - self.driver.counters.env_steps / self.env_steps
         self.control.pause_us = 0 if not to_come else SLOW_US if left > 0.3 else SLOWER_US
 
 
-def writers(stage: Stage, member: Member) -> range:
+def groups_of(wiring: Wiring) -> int:
+    """Groups of environments of each worker that writes unrolls."""
+    return int(channel_of(wiring, "unrolls").writers) // wiring.plan.actors
+
+
+def writers(wiring: Wiring, worker: Worker) -> range:
     """The groups of environments of one that plays."""
-    groups = stage.plan.company.groups
-    return range(member.rank * groups, (member.rank + 1) * groups)
+    groups = groups_of(wiring)
+    return range(worker.rank * groups, (worker.rank + 1) * groups)
 
 
-def workers(stage: Stage, member: Member) -> Sequence[int]:
+def environment_numbers(wiring: Wiring, worker: Worker) -> Sequence[int]:
     """By which numbers its environments are known."""
-    if member.role == "evaluator":
-        return [EVALUATION_WORKER]
-    return writers(stage, member) if stage.plan.unrolled and member.role in WRITING else [member.rank]
+    if worker.name == "evaluator":
+        return [EVALUATION_RANK]
+    return writers(wiring, worker) if wiring.plan.unrolled and worker.name in WRITING else [worker.rank]
 
 
 def _badly_named(fault: Fault, event: Any, numbers: Sequence[int]) -> list[str]:
@@ -384,14 +395,14 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
     own = {"env_steps": env_steps, "seed": seed, "runs_dir": place / "runs", "name": run}
     own["env_option"] = (f"control={place / f'{run}.control'}",)
     own["agent"] = OF_UNROLLS if registry.find(setting.agent).learns_from == "unrolls" else OF_MEMORY
-    given = change(defaults(ENVIRONMENT, setting.agent, setting.topology), {**COMPANY, **own})
-    options, plan, agent = stage(change(change(given, setting.changes), changes))
-    engine: Any = make_engine("processes", plan, agent)
+    given = change(defaults(ENVIRONMENT, setting.agent, setting.topology), {**WORKERS, **own})
+    options, plan, _ = stage(change(change(given, setting.changes), changes))
+    driver = Driver(plan, ProcessesHost(plan))
     directory = RunDirectory.create(options.runs_dir, run)
     directory.write_config(to_dict(options))
-    saboteur = Saboteur(engine, faults, control, env_steps)
+    saboteur = Saboteur(driver, faults, control, env_steps)
     view = NotesOnly(sys.stderr)
-    session = Session(options, engine, directory, History(), view, called_at=time.time(), resumed=False)
+    session = Session(options, driver, directory, History(), view, called_at=time.time(), resumed=False)
     outcome = Outcome(name, saboteur.harms, {}, directory, [], saboteur.unprovoked)
     try:
         with directory.hold():
@@ -400,124 +411,127 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
         outcome.problems.append(f"the run ended with {type(error).__name__}: {error}")
         return outcome
     outcome.problems += [f"{fault} was never due" for fault in saboteur.waiting]
-    outcome.problems += _run_problems(outcome, engine, saboteur)
+    outcome.problems += _run_problems(outcome, driver, saboteur)
     return outcome
 
 
-def _run_problems(outcome: Outcome, engine: Any, saboteur: Saboteur) -> list[str]:
-    result, plan, problems = outcome.result, engine.plan, []
+def _run_problems(outcome: Outcome, driver: Driver, saboteur: Saboteur) -> list[str]:
+    result, plan, problems, restarts = outcome.result, driver.plan, [], driver.restarts
     if result["status"] != "completed":
         problems.append(f"the run ended as {result['status']}")
     if not plan.env_steps <= result["env_steps"] <= plan.env_steps + plan.environments:
         problems.append(f"{result['env_steps']} env steps were played, {plan.env_steps} asked for")
     saved = json.loads(outcome.directory.result_path.read_bytes())
     done = [harm for harm in outcome.harms if harm.named]
-    if engine.supervisor.restarts > sum(harm.restarts for harm in done):
-        problems.append(f"{engine.supervisor.restarts} restarts, of which faults made {[h.restarts for h in done]}")
-    if not saved["restarts"] == engine.supervisor.restarts >= len(done):
+    if restarts > sum(harm.restarts for harm in done):
+        problems.append(f"{restarts} restarts, of which faults made {[h.restarts for h in done]}")
+    if not saved["restarts"] == restarts >= len(done):
         problems.append(f"result.json counts {saved['restarts']} restarts after {len(done)} faults")
     told = (outcome.directory.path / "events.jsonl").read_text() if done else ""
     problems += [f"events.jsonl does not say {harm.named!r}" for harm in done if harm.named not in told]
     if plan.unrolled:
         problems += saboteur.problems[:10]
         problems += [] if saboteur.walked else ["no unroll was ever looked at"]
-        problems += count_problems(engine, saboteur.lost_updates, engine.supervisor.restarts)
-        problems += cut_problems(engine.stage, saboteur.cut)
+        problems += count_problems(driver, saboteur.lost_updates, restarts)
+        problems += cut_problems(driver.wiring, saboteur.cut)
     else:
-        problems += update_problems(engine, saboteur.lost_updates, engine.supervisor.restarts)
-    return problems + experience_problems(engine.stage)
+        problems += update_problems(driver, saboteur.lost_updates, restarts)
+    return problems + experience_problems(driver.wiring)
 
 
-def update_problems(engine: Any, lost: int, restarts: int) -> list[str]:
+def update_problems(driver: Driver, lost: int, restarts: int) -> list[str]:
     """Updates against steps, by the replay ratio; what a killed server or rank had not put away is not made again."""
-    plan, ledger, page = engine.plan, engine.stage.ledger, engine.counters
+    plan, wiring, counters = driver.plan, driver.wiring, driver.counters
+    names, table = {group.name for group in wiring.topology.workers}, wiring.counters.arrays
     ratio = plan.q.replay_ratio / plan.q.batch_size
     slack = plan.q.updates_per_call + plan.environments
-    if plan.topology.has("learner"):
-        owed = int((page.env_steps - plan.q.learning_starts) * ratio)
-        good = owed - slack <= page.updates <= owed + slack
-        return [] if good else [f"{page.updates} updates for {page.env_steps} env steps, {owed} were owed"]
-    if plan.topology.has("thread"):
-        most = page.env_steps
-        return [] if most / 10 <= page.updates <= most else [f"{page.updates} updates in {most} env steps"]
+    if wiring.topology.pacing is not None:  # one learner, or one worker that does everything
+        owed = int((counters.env_steps - plan.q.learning_starts) * ratio)
+        good = owed - slack <= counters.updates <= owed + slack
+        return [] if good else [f"{counters.updates} updates for {counters.env_steps} env steps, {owed} were owed"]
+    if "thread" in names:
+        most = counters.env_steps
+        return [] if most / 10 <= counters.updates <= most else [f"{counters.updates} updates in {most} env steps"]
     problems = []
-    playing = engine.stage.indices("worker", "rank")
-    for member in playing:
-        steps, made = int(ledger["env_steps"][member]), int(ledger["gradients"][member])
+    playing = wiring.indices(lambda group: group.name in ("worker", "rank"))
+    for worker in playing:
+        steps, made = int(table["env_steps"][worker]), int(table["gradients"][worker])
         owed = int((steps - plan.q.learning_starts // plan.actors) * ratio)
         if not owed - 2 <= made <= owed:
-            problems.append(f"member {member} made {made} gradients for {steps} env steps, {owed} were owed")
-    gradients = int(ledger["gradients"][playing].sum()) // (plan.actors if plan.topology.has("rank") else 1)
-    dropped = sum(int(ledger[name].sum()) for name in ("dropped_stale", "dropped_outlier", "skipped"))
+            problems.append(f"worker {worker} made {made} gradients for {steps} env steps, {owed} were owed")
+    gradients = int(table["gradients"][playing].sum()) // (plan.actors if "rank" in names else 1)
+    dropped = sum(int(table[name].sum()) for name in ("dropped_stale", "dropped_outlier", "skipped"))
     fewest = gradients - dropped - lost - 20 * restarts
-    if not fewest - slack <= page.updates <= gradients + slack:
-        problems.append(f"{page.updates} updates of {gradients} gradients, {lost} seen lost, {dropped} dropped")
+    if not fewest - slack <= counters.updates <= gradients + slack:
+        problems.append(f"{counters.updates} updates of {gradients} gradients, {lost} seen lost, {dropped} dropped")
     return problems
 
 
-def count_problems(engine: Any, lost: int, restarts: int) -> list[str]:
+def count_problems(driver: Driver, lost: int, restarts: int) -> list[str]:
     """Steps and updates against unrolls; one that a killed learner had not freed yet is learned from again."""
-    plan, stage, page = engine.plan, engine.stage, engine.counters
-    unrolls, ledger = stage.unrolls, stage.ledger
+    plan, wiring, counters = driver.plan, driver.wiring, driver.counters
+    unrolls, table, own = unrolls_of(wiring), wiring.counters.arrays, plan.topology
     problems = []
-    learned = (int(unrolls.freed.sum()) - int(ledger["dropped_stale"].sum())) // plan.batch_slots
-    learned //= plan.ranks if plan.company.learners > 1 else 1
+    slots = 1 if plan.topology_kind.name == "a3c" else batch_slots(plan, groups_of(wiring))
+    learned = (int(unrolls.freed.sum()) - int(table["dropped_stale"].sum())) // slots
+    learned //= getattr(own, "learners", 1)
     most = (learned + restarts) * plan.critic.updates_per_batch
-    most *= plan.batch_slots if plan.company.adjust_from else 1  # who is no longer at work takes less at once
+    most *= slots if getattr(own, "adjust_from", ()) else 1  # who is no longer at work takes less at once
     fewest = learned * plan.critic.updates_per_batch - lost - 20 * restarts
-    if not fewest - 1 <= page.updates <= most + 1:
-        problems.append(f"{page.updates} updates of {learned} batches, {lost} seen lost")
-    half, each = int(ledger["dropped_unrolls"].sum()), plan.critic.unroll * plan.envs_per_group
+    if not fewest - 1 <= counters.updates <= most + 1:
+        problems.append(f"{counters.updates} updates of {learned} batches, {lost} seen lost")
+    half, each = int(table["dropped_unrolls"].sum()), plan.critic.unroll * unrolls.environments
     rows = int(unrolls.filled.sum()) * each
-    rows += int((unrolls.arrays["progress"] - 1).clip(min=0).sum()) * plan.envs_per_group
-    ends = int(ledger["episodes"].sum()) + restarts * plan.environments
-    if not rows - ends <= page.env_steps <= rows + half * each:
+    rows += int((unrolls.arrays["progress"] - 1).clip(min=0).sum()) * unrolls.environments
+    ends = int(table["episodes"].sum()) + restarts * plan.environments
+    if not rows - ends <= counters.env_steps <= rows + half * each:
         problems.append(
-            f"{page.env_steps} env steps in {rows} rows, {half} unrolls were dropped, {ends} episodes ended"
+            f"{counters.env_steps} env steps in {rows} rows, {half} unrolls were dropped, {ends} episodes ended"
         )
     return problems
 
 
-def cut_problems(stage: Stage, cut: NDArray[np.int64]) -> list[str]:
+def cut_problems(wiring: Wiring, cut: NDArray[np.int64]) -> list[str]:
     """Half unrolls of writers that were ended from outside are counted, each once; others dropped what they wrote."""
     problems = []
-    dropped, recovered = stage.ledger["dropped_unrolls"], stage.ledger["failures"]
-    for member in stage.members:
-        at = member.index
+    dropped, recovered = wiring.counters.arrays["dropped_unrolls"], wiring.counters.arrays["failures"]
+    for worker in wiring.workers:
+        at = worker.index
         if not cut[at] <= dropped[at] <= cut[at] + recovered[at]:
             problems.append(
-                f"{member} dropped {dropped[at]} unrolls, {cut[at]} were cut, {recovered[at]} failures recovered from"
+                f"{worker} dropped {dropped[at]} unrolls, {cut[at]} were cut, {recovered[at]} failures recovered from"
             )
     return problems
 
 
-def experience_problems(stage: Stage, *, live: bool = False) -> list[str]:
+def experience_problems(wiring: Wiring, *, live: bool = False) -> list[str]:
     """Walks every lane, or every slot that is ready: whole episodes that follow CartPole's physics."""
-    if stage.plan.unrolled:
-        found = ((f"slot {slot}", slot_problems(stage, slot)) for slot in range(stage.unrolls.count))
-        others = [] if live else census_problems(stage)
+    if wiring.plan.unrolled:
+        found = ((f"slot {slot}", slot_problems(wiring, slot)) for slot in range(unrolls_of(wiring).count))
+        others = [] if live else census_problems(wiring)
     else:
-        found = ((f"lane {lane}", lane_problems(stage, lane, live=live)) for lane in range(stage.lanes.count))
-        few = not live and stage.lanes.head.sum() < 200
-        others = [f"only {stage.lanes.head} slots"] if few else []
+        lanes = lanes_of(wiring)
+        found = ((f"lane {lane}", lane_problems(wiring, lane, live=live)) for lane in range(lanes.count))
+        few = not live and lanes.head.sum() < 200
+        others = [f"only {lanes.head} slots"] if few else []
     return [f"{where}: {problem}" for where, problems in found for problem in problems] + others
 
 
-def census_problems(stage: Stage) -> list[str]:
+def census_problems(wiring: Wiring) -> list[str]:
     """After everybody has left: a slot is ready, or half written by a writer that was cut, or free."""
-    unrolls, plan = stage.unrolls, stage.plan
-    filled, freed = (array.reshape(plan.writers, -1) for array in (unrolls.filled, unrolls.freed))
+    unrolls, channel = unrolls_of(wiring), channel_of(wiring, "unrolls")
+    filled, freed = (array.reshape(channel.writers, -1) for array in (unrolls.filled, unrolls.freed))
     ready, writing = filled - freed, unrolls.arrays["progress"] > 0
     census, problems = unrolls.census(), []
     if not np.isin(ready, (0, 1)).all():
         problems.append(f"slots were filled {filled.tolist()} and freed {freed.tolist()} times")
-    if (ready.sum(axis=1) + writing > plan.slots_per_writer).any():
+    if (ready.sum(axis=1) + writing > channel.depth).any():
         problems.append(f"{ready.sum(axis=1)} slots of each writer are ready, and {writing} being written")
-    if unrolls.count != plan.writers * plan.slots_per_writer or min(census) < 0:
-        problems.append(f"{census} of {plan.writers} x {plan.slots_per_writer} slots")
+    if unrolls.count != channel.writers * channel.depth or min(census) < 0:
+        problems.append(f"{census} of {channel.writers} x {channel.depth} slots")
     if (unrolls.arrays["progress"] > 1 + unrolls.rows).any():
         problems.append(f"rows beyond the last: {unrolls.arrays['progress']}")
-    readers = plan.actors if plan.topology.has("thread") else plan.readers
+    readers = sum(group.count for group in wiring.topology.holders(channel, "in"))
     if not np.isin(unrolls.arrays["reader"][unrolls.ready()], range(readers)).all():
         problems.append(f"slots for readers {unrolls.arrays['reader']}, of which there are {readers}")
     if filled.max() < 3 or ((filled == 0) & (filled.sum(axis=1) > 10)[:, None]).any():
@@ -525,9 +539,9 @@ def census_problems(stage: Stage) -> list[str]:
     return problems
 
 
-def slot_problems(stage: Stage, slot: int) -> list[str]:
+def slot_problems(wiring: Wiring, slot: int) -> list[str]:
     """What is wrong with a slot that is ready; nothing of one that is not, or that is freed while it is looked at."""
-    unrolls = stage.unrolls
+    unrolls = unrolls_of(wiring)
     filled = int(unrolls.filled[slot])
     held = {name: array[slot].copy() for name, array in unrolls.arrays.items() if array.shape[0] == unrolls.count}
     return unroll_problems(held) if int(unrolls.freed[slot]) < filled else []
@@ -565,9 +579,9 @@ def unroll_problems(held: Mapping[str, NDArray[Any]]) -> list[str]:
     ]
 
 
-def lane_problems(stage: Stage, lane: int, *, live: bool = False) -> list[str]:
+def lane_problems(wiring: Wiring, lane: int, *, live: bool = False) -> list[str]:
     """What is wrong with one lane; of a live one, without what its writer may be changing meanwhile."""
-    lanes = stage.lanes
+    lanes = lanes_of(wiring)
     head, start = int(lanes.head[lane]), int(lanes.start[lane])
     slots = np.arange(max(0, head - lanes.length + (10 if live else 2)), head)
     at, after = slots % lanes.length, (slots + 1) % lanes.length
@@ -596,8 +610,9 @@ def lane_problems(stage: Stage, lane: int, *, live: bool = False) -> list[str]:
     held = head - lanes.length < start < head  # a long episode's beginning may be overwritten
     if start > head or (held and int(lanes.age[lane, start % lanes.length]) != 0):
         found.append(f"start {start} and head {head} do not fit")
-    if "priorities" in stage.arrays and stage.plan.topology.has("memory"):
-        kept = stage.arrays["priorities"][0][lane * lanes.length + at]
+    channel = channel_of(wiring, "experience")
+    if channel.prioritized and channel.readers == 1:
+        kept = channel.arrays["priorities"][0][lane * lanes.length + at]
         old = slots < head - 200  # the newest are not yet in the tree
         old &= slots > head - lanes.length + 50
         if not (np.isfinite(kept).all() and (kept >= 0).all()):

@@ -23,6 +23,7 @@ FLOORS = (
     {"engines"},
     {"topologies"},
     {"roles"},
+    {"channels"},
     {"experience", "environments", "agents"},
     {"user_code"},
     {"limits"},

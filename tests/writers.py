@@ -8,44 +8,16 @@ from __future__ import annotations
 import os
 import time
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.agents.agent import LearnerState
-from repertory.engines.boards import Board
 from repertory.engines.shared_memory import Bell, Block, Lifeline
 from repertory.experience.lanes import LaneStorage
-from repertory.roles.safe import Safe
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
-
-SIZE = 100_000
-LEARNED = LearnerState(
-    *[jax.ShapeDtypeStruct((SIZE,), "float32")] * 2,
-    jax.ShapeDtypeStruct((SIZE,), "float32"),
-    *[jax.ShapeDtypeStruct((), "int32")] * 3,
-)
 
 COUNT, LENGTH = 3, 48
 COUNTERS = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 5)
 """Every observation says where it belongs: lane, episode, step, and a sum that gives mixtures away."""
-
-
-def publish_for_ever(block: Block) -> None:
-    board, version = Board(block.arrays()), 0
-    while True:
-        version += 1
-        board.publish(version, np.float32(version))
-        if version % 3 == 0:
-            time.sleep(1e-4)  # between bursts there is time to read
-
-
-def save_for_ever(block: Block, count: int) -> None:
-    safe = Safe(LEARNED, block.arrays())
-    while True:
-        count += 1
-        vectors = [np.full(SIZE, count, np.float32)] * 3
-        safe.save(LearnerState(*vectors, *[np.int32(count)] * 3))  # type: ignore[arg-type]
 
 
 def ring_back(bells: list[Bell], times: int) -> None:

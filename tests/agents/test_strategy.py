@@ -56,9 +56,9 @@ def test_agents_have_what_was_chosen_and_nothing_else(monkeypatch: pytest.Monkey
     small, large = EnvironmentSpec(VECTOR, 3), EnvironmentSpec(SCREEN, 3)
     q, critic = make_q_learning(QLearningOptions(), NetworkOptions(), small), ActorCriticOptions()
     assert q.strategy == BY_NUMPY
-    assert (q.by_numpy(NUMPY_ROWS), q.by_numpy(NUMPY_ROWS + 1), q.prefetch_target) == (True, False, True)
+    assert (q.numpy_rows, q.prefetch_target) == (NUMPY_ROWS, True)
     noisy = make_q_learning(QLearningOptions(noisy=True), NetworkOptions(), small)
-    assert (noisy.numpy_forward, noisy.by_numpy(1), noisy.prefetch_target) == (None, False, False)
+    assert (noisy.numpy_forward, noisy.numpy_rows, noisy.prefetch_target) == (None, 0, False)
     assert make_actor_critic(critic, NetworkOptions(), large).cached_forward is not None
     for module in ("q_learning", "actor_critic"):
         monkeypatch.setattr(f"repertory.agents.{module}.device", lambda: "cuda")
@@ -68,5 +68,5 @@ def test_agents_have_what_was_chosen_and_nothing_else(monkeypatch: pytest.Monkey
         make_actor_critic(critic, NetworkOptions(), large),
     ):
         assert agent.strategy == Strategy()
-        assert (agent.numpy_forward, agent.cached_forward, agent.by_numpy(1)) == (None, None, False)
+        assert (agent.numpy_forward, agent.cached_forward, agent.numpy_rows) == (None, None, 0)
         assert not agent.prefetch_target

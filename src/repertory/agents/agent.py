@@ -140,9 +140,10 @@ class Agent:
         """Whether the target stays for a while, and another thread can ask it by NumPy."""
         return self.strategy.prefetch_target and self.target_period > 0
 
-    def by_numpy(self, count: int) -> bool:
-        """Whether NumPy answers a batch of so many observations."""
-        return self.numpy_forward is not None and count <= self.strategy.numpy_rows
+    @property
+    def numpy_rows(self) -> int:
+        """NumPy answers batches of at most so many observations; 0 = none."""
+        return self.strategy.numpy_rows if self.numpy_forward is not None else 0
 
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
         """One compiled call from several encoded gradients and a learning rate to the next state.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -96,10 +96,12 @@ class Channel:
         """What happened in it since the last call that people should read; a sentence each."""
         return []
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
-        """Copy what `side` has committed in `source` since the last time; returns the bytes that were copied.
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """Copy what `side` has committed in `source` since the last time; returns the bytes taken from `source`.
 
-        Data first, counter last: a copy that is cut off anywhere leaves `target` as it was for its readers.
+        The count is read first, then the data; the data are written first, then the count: a copy that is cut off
+        anywhere leaves `target` as it was for its readers, and the next one makes up for it. Where several machines
+        write, `rows` are a machine's own: numbers of its lanes, parts, workers, writers, askers, replicas or servers.
         """
         raise NotImplementedError
 
@@ -129,13 +131,46 @@ def copy_rows(source: Arrays, target: Arrays, names: Iterable[str], rows: Any) -
     return moved
 
 
-def mirror_counts(source: Arrays, target: Arrays, names: Iterable[str]) -> int:
-    """Counts that commit nothing but themselves."""
-    moved = 0
+def own_rows(count: int, rows: Sequence[int] | None) -> NDArray[np.int64]:
+    """All of `count` rows, or those that a machine owns."""
+    return np.arange(count) if rows is None else np.asarray(rows, np.int64)
+
+
+def mirror_counted(source: Arrays, target: Arrays, count: str, names: Iterable[str], rows: NDArray[np.int64]) -> int:
+    """Those of `rows` of which `count` has grown: their data, then the count as it was before these were read."""
+    made = source[count][rows]
+    grown = made > target[count][rows]
+    if not grown.any():
+        return 0
+    moved = copy_rows(source, target, names, rows[grown])
+    target[count][rows[grown]] = made[grown]
+    return moved + int(made[grown].nbytes)
+
+
+def mirror_grown(source: Arrays, target: Arrays, name: str) -> int:
+    """Counts that only grow and commit nothing: whoever knows less of one leaves it as it is."""
+    made = np.asarray(source[name])
+    grown = made > target[name]
+    if grown.any():
+        target[name][grown] = made[grown]
+    return int(made[grown].nbytes)
+
+
+def mirror_changed(source: Arrays, target: Arrays, names: Sequence[str], rows: NDArray[np.int64]) -> int:
+    """Those of `rows` that differ in a bit; written in the order of `names`, so read in the opposite one."""
+    moved, found = 0, {name: source[name][rows] for name in reversed(names)}
     for name in names:
-        rows = np.flatnonzero((source[name] != target[name]).reshape(len(source[name]), -1).any(axis=1))
-        moved += copy_rows(source, target, (name,), rows)
+        differ = _bits(found[name]) != _bits(target[name][rows])
+        differ = differ.any(axis=tuple(range(1, differ.ndim)))
+        if differ.any():
+            target[name][rows[differ]] = found[name][differ]
+            moved += int(found[name][differ].nbytes)
     return moved
+
+
+def _bits(array: NDArray[Any]) -> NDArray[Any]:
+    """Floats as whole numbers: what is no number is equal to itself."""
+    return array.view(f"i{array.itemsize}") if array.dtype.kind == "f" else array
 
 
 def slices(size: int, parts: int) -> list[slice]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import WRITER, Arrays, Channel, Place, mirror_counts, port
+from repertory.channels.channel import WRITER, Arrays, Channel, Place, mirror_changed, own_rows, port
 from repertory.specs import Field
 
 RECENT = 128
@@ -66,6 +66,9 @@ KEPT = (
     "episodes", "dropped_unrolls", "samples",
 )  # fmt: skip
 """What a checkpoint keeps."""
+COMMITS = {"episode_return": "episodes", "episode_length": "episodes", "lag": "lags", "age": "ages"}
+ORDER = tuple(sorted(ENTRIES, key=lambda name: (name not in COMMITS, name == "epoch")))
+"""In which a copy is written: what is counted, then the counts, and which start of a worker they are of."""
 NOTE_BYTES = 8192
 
 
@@ -80,7 +83,10 @@ class Counters(Channel):
         self.workers = workers
 
     def fields(self) -> dict[str, Field]:
-        table = {name: Field((self.workers, *shape), dtype) for name, (dtype, shape) in ENTRIES.items()}
+        table = {
+            name: Field((self.workers, *shape), dtype, commit=COMMITS.get(name, ""))
+            for name, (dtype, shape) in ENTRIES.items()
+        }
         note = Field((self.workers, NOTE_BYTES), "uint8", commit="note_size")
         return {**table, "note": note, "note_size": Field((self.workers,), "int64")}
 
@@ -110,14 +116,25 @@ class Counters(Channel):
         for name in KEPT:
             self.arrays[name][:] = state[name]
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
-        """Numbers count each for itself; a note is taken back before it is changed."""
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """`rows` are numbers of workers: those of one machine, where each has the rows of all."""
         if side != WRITER:
             return 0
-        changed = (source["note"] != target["note"]).any(axis=1) | (source["note_size"] != target["note_size"])
-        target["note_size"][changed] = 0
-        names = [name for name in source if name != "note_size"]
-        return mirror_counts(source, target, names) + mirror_counts(source, target, ("note_size",))
+        workers = own_rows(self.workers, rows)
+        return _mirror_notes(source, target, workers) + mirror_changed(source, target, ORDER, workers)
+
+
+def _mirror_notes(source: Arrays, target: Arrays, workers: NDArray[np.int64]) -> int:
+    """A note is taken back before it is changed; one that is being written is left for the next time."""
+    size, note = source["note_size"][workers], source["note"][workers]
+    new = (size != target["note_size"][workers]) | ((size > 0) & (note != target["note"][workers]).any(axis=1))
+    new &= (source["note_size"][workers] == size) & (source["note"][workers] == note).all(axis=1)
+    if not new.any():
+        return 0
+    target["note_size"][workers[new]] = 0
+    target["note"][workers[new]] = note[new]
+    target["note_size"][workers[new]] = size[new]
+    return int(note[new].nbytes + size[new].nbytes)
 
 
 class Numbers(Channel):
@@ -173,8 +190,11 @@ class Numbers(Channel):
         self._told += len(found)
         return found
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
-        return mirror_counts(source, target, list(source)) if side == WRITER else 0
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """All of them, whatever `rows`: they have one writer."""
+        if side != WRITER or (rows is not None and not len(rows)):
+            return 0
+        return sum(mirror_changed(source, target, (name,), np.arange(len(array))) for name, array in source.items())
 
 
 class Row:

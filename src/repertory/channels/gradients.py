@@ -9,7 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.compression import Fields
-from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, copy_rows, mirror_counts, port
+from repertory.channels.channel import (
+    READER,
+    WRITER,
+    Arrays,
+    Channel,
+    Place,
+    copy_rows,
+    mirror_changed,
+    mirror_counted,
+    mirror_grown,
+    own_rows,
+    port,
+)
 from repertory.specs import Field
 
 
@@ -46,13 +58,12 @@ class GradientSlots(Channel):
     def reader(self, me: Place) -> GradientReader:
         return GradientReader(self, me.rank)
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """`rows` are numbers of workers."""
         if side == READER:
-            return mirror_counts(source, target, ("taken",))
-        rows = np.flatnonzero(source["pushed"] > target["pushed"])
-        moved = copy_rows(source, target, [name for name in source if name not in ("pushed", "taken")], rows)
-        target["pushed"][rows] = source["pushed"][rows]
-        return moved
+            return mirror_grown(source, target, "taken")
+        names = [name for name in source if name not in ("pushed", "taken")]
+        return mirror_counted(source, target, "pushed", names, own_rows(self.workers, rows))
 
     def payload(self, server: int) -> dict[str, NDArray[Any]]:
         prefix = f"payload{server}/"
@@ -114,7 +125,8 @@ class GradientReader:
 
 CHECKSUMS = 1024
 """Versions whose checksums are kept: of bit-equal replicas they are equal."""
-OWN_COUNTS = ("submitted", "halted", "epoch", "checksums")
+GATHER_COUNTS = ("epoch", "halted", "submitted", "pause")
+BESIDE = (*GATHER_COUNTS, "checksums")
 
 
 class AllGather(Channel):
@@ -122,7 +134,8 @@ class AllGather(Channel):
 
     Each replica has two slots, and a count of its submissions that moves last. A round is complete when every count
     has reached it. Nobody submits to the next round but one before all have taken this one, so two slots are enough.
-    Replicas are started together: `epoch` says for which of their starts a row counts.
+    Replicas are started together: `epoch` says for which of their starts a row counts. `pause` is the pause after which
+    it submitted: what was withdrawn in a later one does not count, even where nobody has heard of it yet.
     """
 
     def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **told: str) -> None:
@@ -135,25 +148,38 @@ class AllGather(Channel):
             for name, (shape, dtype) in self.payload().items()
         }
         count = Field((self.replicas,), "int64")
-        return {
-            **payloads,
-            "submitted": count,
-            "halted": count,
-            "epoch": count,
-            "checksums": Field((self.replicas, CHECKSUMS, 2), "int64"),
-        }
+        checksums = Field((self.replicas, CHECKSUMS, 2), "int64")
+        return {**payloads, **dict.fromkeys(GATHER_COUNTS, count), "checksums": checksums}
 
     @port("both")
     def replica(self, me: Any) -> Gathering:
         """`me.epoch` is equal for all that were started together; `me.await_others` rests a moment inside a pause."""
         return Gathering(self.arrays, me.rank, me.epoch, self.bells.readers, me.await_others)
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """`rows` are numbers of replicas; each machine copies those of its own, as all read and write all."""
         if side != WRITER:
             return 0
-        rows = np.flatnonzero((source["submitted"] != target["submitted"]) | (source["epoch"] != target["epoch"]))
-        moved = copy_rows(source, target, [name for name in source if name not in OWN_COUNTS], rows)
-        return moved + mirror_counts(source, target, OWN_COUNTS)
+        own = own_rows(self.replicas, rows)
+        moved = sum(self._mirror_row(source, target, row) for row in own.tolist())
+        return moved + mirror_changed(source, target, ("checksums",), own)
+
+    def _mirror_row(self, source: Arrays, target: Arrays, row: int) -> int:
+        """What was submitted since, at most two rounds of it; a row of an earlier epoch is taken back first."""
+        counts = {name: int(source[name][row]) for name in GATHER_COUNTS}  # in the order in which they are read
+        known = {name: int(target[name][row]) for name in GATHER_COUNTS}
+        if counts == known:
+            return 0
+        moved, again = 8 * len(counts), counts["epoch"] != known["epoch"]
+        if again:
+            target["submitted"][row] = 0
+        new = counts["submitted"] - known["submitted"]
+        if again or new > 0 or counts["pause"] != known["pause"]:
+            slots = np.arange(2) if again or new != 1 else np.array([known["submitted"] % 2])
+            moved += copy_rows(source, target, [name for name in source if name not in BESIDE], (row, slots))
+        for name in ("epoch", "pause", "submitted", "halted"):
+            target[name][row] = counts[name]
+        return moved
 
 
 class Gathering:
@@ -172,8 +198,8 @@ class Gathering:
         wait: Callable[[], bool] | None = None,
     ) -> None:
         self._rank, self._ring, self._wait, self._started = rank, ring, wait, epoch
-        self._submitted, self._halted, self._epoch = arrays["submitted"], arrays["halted"], arrays["epoch"]
-        self._payloads = {n: a for n, a in arrays.items() if n not in OWN_COUNTS}
+        self._epoch, self._halted, self._submitted, self._pause = (arrays[name] for name in GATHER_COUNTS)
+        self._payloads = {name: array for name, array in arrays.items() if name not in BESIDE}
         self._checksums = arrays["checksums"][rank]
         self._round = 0
         self._submitted[rank] = self._halted[rank] = 0
@@ -190,12 +216,13 @@ class Gathering:
         """This replica's part of its next round."""
         for name, array in self._payloads.items():
             array[self._rank, self._round % 2] = np.asarray(payload[name])
+        self._pause[self._rank] = self._halted[self._rank]
         self._submitted[self._rank] = self._round + 1
         self._ring()
 
     def poll(self) -> list[dict[str, Any]] | None:
         """Everybody's parts, valid until this replica submits again; None while some are missing."""
-        if not self._all(self._submitted > self._round):
+        if not self._all((self._submitted > self._round) & (self._pause == self._pause[self._rank])):
             return None
         slot = self._round % 2
         self._round += 1

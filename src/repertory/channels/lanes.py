@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, port
+from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, own_rows, port
+from repertory.channels.lane_copy import LaneCopy
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.priorities import PriorityTree
 from repertory.specs import EnvironmentSpec, Field
 
 NEVER = 1 << 62
 OF_READERS = ("priorities", "wake_at")
+BESIDE = (*OF_READERS, "shift")
+"""Arrays that the storage of the lanes does not know."""
 
 
 class Lanes(Channel):
     """`count` lanes of `length` slots; with `values` each step also stores what the policy thought of it.
 
     Readers keep priorities here, where these outlive them: one tree for all lanes, or `readers` trees for as many equal
-    parts of them. `capacity` is for people: steps that all lanes hold together.
+    parts of them. `capacity` is for people: steps that all lanes hold together. `shift` is how much higher than in the
+    lanes that it mirrors a step is numbered here.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Lanes(Channel):
 
     def fields(self) -> dict[str, Field]:
         fields = LaneStorage.fields(self.spec, self.count, self.length, self.values)
+        fields["shift"] = Field((self.count,), "int64")
         fields["wake_at"] = Field((1,), "int64", READER)
         if self.prioritized:
             leaves = PriorityTree.padded(self.count // self.readers * self.length)
@@ -58,7 +63,10 @@ class Lanes(Channel):
         return sum(field.nbytes for field in fields.values()) + sums
 
     def storage(self) -> LaneStorage:
-        own = {name: array for name, array in self.arrays.items() if name not in OF_READERS}
+        return self._storage(self.arrays)
+
+    def _storage(self, arrays: Arrays) -> LaneStorage:
+        own = {name: array for name, array in arrays.items() if name not in BESIDE}
         return LaneStorage(self.spec, self.count, self.length, own)
 
     @port("out")
@@ -97,38 +105,12 @@ class Lanes(Channel):
     def metrics(self) -> dict[str, float | int]:
         return {"replay_size": int(min(self.arrays["head"].clip(max=self.length).sum(), self.capacity))}
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """`rows` are numbers of lanes."""
         if side == READER:
             return _mirror_whole(source, target, [name for name in OF_READERS if name in source])
-        return sum(self._mirror_lane(source, target, lane) for lane in range(self.count))
-
-    def _mirror_lane(self, source: Arrays, target: Arrays, lane: int) -> int:
-        """What was written since the target's head; of a lane that went round meanwhile, what is still there."""
-        start, head = int(source["start"][lane]), int(source["head"][lane])
-        known = int(target["head"][lane])
-        if head == known and start == int(target["start"][lane]):
-            return 0
-        while True:
-            first = max(known - 1, head + 2 - self.length, 0)  # the flags of the last known step may have changed
-            at = np.arange(first, head + 1) % self.length
-            moved = sum(self._copy(source, target, name, lane, at) for name in source if name not in COUNTS)
-            now = int(source["head"][lane])
-            if first >= now + 2 - self.length:
-                break
-            head = now  # the writer has come round to what was copied: once more
-        target["head"][lane] = head
-        target["start"][lane] = start
-        return moved
-
-    @staticmethod
-    def _copy(source: Arrays, target: Arrays, name: str, lane: int, at: NDArray[np.int64]) -> int:
-        cut: Any = (slice(None), lane, at) if name == "value" else (lane, at)
-        found = source[name][cut]
-        target[name][cut] = found
-        return int(found.nbytes)
-
-
-COUNTS = ("head", "start", *OF_READERS)
+        copy = LaneCopy(self._storage(source), self._storage(target), target["shift"])
+        return copy.catch_up(own_rows(self.count, rows))
 
 
 def _mirror_whole(source: Arrays, target: Arrays, names: list[str]) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import WRITER, Arrays, Bells, Channel, Place, port, slices
+from repertory.channels.channel import WRITER, Arrays, Bells, Channel, Place, own_rows, port, slices
 from repertory.specs import Field
 
 DEADLINE_S = 10.0
+NUMBERS = 16
+"""Bytes of a version and a count."""
 
 
 class Latest(Channel):
@@ -59,23 +61,22 @@ class Latest(Channel):
         """The version of the first part, and the newest vector: a copy."""
         return self.reader().latest()
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         if side != WRITER:
             return 0
-        return sum(self._mirror_part(source, target, part) for part in range(self.parts))
+        return sum(self._mirror_part(source, target, part) for part in own_rows(self.parts, rows).tolist())
 
     def _mirror_part(self, source: Arrays, target: Arrays, part: int) -> int:
-        count = int(source["count"][part])
-        if count == int(target["mirrored"][part]):
+        if int(source["count"][part]) in (0, int(target["mirrored"][part])):
             return 0
         cut = slices(source["copies"].shape[1], self.parts)[part]
         count, version, copy = _read(source, part, cut)
         spare = (int(target["count"][part]) + 1) % 2
         target["copies"][spare, cut] = copy
         target["version"][part, spare] = version
-        target["mirrored"][part] = count
         target["count"][part] += 1
-        return copy.nbytes
+        target["mirrored"][part] = count  # last: who is cut off before copies once more
+        return int(copy.nbytes) + NUMBERS
 
 
 def _read(arrays: Arrays, part: int, cut: slice) -> tuple[int, int, NDArray[np.float32]]:

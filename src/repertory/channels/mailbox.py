@@ -11,7 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import READER, WRITER, Arrays, Bells, Channel, Place, copy_rows, port
+from repertory.channels.channel import (
+    READER,
+    WRITER,
+    Arrays,
+    Bells,
+    Channel,
+    Place,
+    copy_rows,
+    mirror_changed,
+    mirror_counted,
+    own_rows,
+    port,
+)
 from repertory.specs import EnvironmentSpec, Field
 
 
@@ -71,13 +83,28 @@ class InferenceMailbox(Channel):
     def server(self, me: Place) -> InferenceServerPort:
         return InferenceServerPort(self.arrays, self.bells.writers, me.rank, self.state_size)
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
-        count = "requests" if side == WRITER else "replies"
-        own = [name for name, field in self.fields().items() if field.commit == count]
-        rows = np.flatnonzero(source[count] > target[count])
-        moved = copy_rows(source, target, own, rows)
-        target[count][rows] = source[count][rows]
-        return moved
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """`rows` are numbers of askers."""
+        askers = own_rows(self.askers, rows)
+        if side == READER:
+            return self._mirror_replies(source, target, askers)
+        return mirror_counted(source, target, "requests", _committed(self, "requests"), askers)
+
+    def _mirror_replies(self, source: Arrays, target: Arrays, askers: NDArray[np.int64]) -> int:
+        """Of the two states the valid one: the other may be half written, or the one that is valid in `target`."""
+        replies = source["replies"][askers]
+        new = replies > target["replies"][askers]
+        askers, replies = askers[new], replies[new]
+        if not len(askers):
+            return 0
+        moved = copy_rows(source, target, ("action", "extras", "version"), askers)
+        moved += copy_rows(source, target, ("state",), (askers, replies % 2))
+        target["replies"][askers] = replies
+        return moved + int(replies.nbytes)
+
+
+def _committed(channel: Channel, count: str) -> list[str]:
+    return [name for name, field in channel.fields().items() if field.commit == count]
 
 
 class InferenceAsker:
@@ -243,16 +270,30 @@ class EvaluationMailbox(Channel):
     def evaluator(self, me: Place | None = None) -> EvaluationPort:  # noqa: ARG002
         return EvaluationPort(self.arrays)
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
-        count = "request" if side == WRITER else "reply"
-        if np.array_equal(source[count], target[count]):
-            return 0
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:  # noqa: ARG002
+        """One asker and one evaluator: there are no `rows` to choose from."""
         if side == WRITER:
-            target["request"][0] |= 1
-        own = [name for name, field in self.fields().items() if field.commit == count]
-        moved = copy_rows(source, target, own, slice(None))
-        target[count][::-1] = source[count][::-1]  # the number itself last
-        return moved
+            return self._mirror_request(source, target)
+        moved = mirror_changed(source, target, ("finished",), np.arange(1))
+        if (reply := int(source["reply"][0])) == int(target["reply"][0]):
+            return moved
+        moved += copy_rows(source, target, _committed(self, "reply"), slice(None))
+        target["reply"][0] = reply
+        return moved + source["reply"].nbytes
+
+    def _mirror_request(self, source: Arrays, target: Arrays) -> int:
+        """An odd number goes by itself; the request in `target` is taken back before its data change."""
+        number, seeds = (int(number) for number in source["request"])
+        if number == int(target["request"][0]):
+            return 0
+        target["request"][0] = number | 1
+        if number % 2:
+            return 8
+        moved = copy_rows(source, target, _committed(self, "request"), slice(None))
+        target["request"][1] = seeds
+        if int(source["request"][0]) == number:  # else it was taken back meanwhile
+            target["request"][0] = number
+        return moved + source["request"].nbytes
 
 
 class EvaluationPort:

@@ -6,13 +6,25 @@ So a filler or releaser may be killed at any moment, and no slot is ever lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, copy_rows, mirror_counts, port
+from repertory.channels.channel import (
+    READER,
+    WRITER,
+    Arrays,
+    Channel,
+    Place,
+    copy_rows,
+    mirror_changed,
+    mirror_counted,
+    mirror_grown,
+    own_rows,
+    port,
+)
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollStorage
 from repertory.specs import EnvironmentSpec, Field
@@ -51,15 +63,16 @@ class BatchSlots(Channel):
     def reader(self, me: Place | None = None) -> BatchReader:  # noqa: ARG002
         return BatchReader(self.arrays, self.updates, self.bells.writers)
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:  # noqa: ARG002
+        """One writer and one reader: there are no `rows` to choose from."""
         count, names = ("filled", Sample._fields) if side == WRITER else ("freed", ("priority",))
         done, made = int(target[count][0]), int(source[count][0])
         if made == done:
             return 0
-        rows = np.unique(np.arange(max(done, made - self.count), made) % self.count)
-        moved = copy_rows(source, target, [name for name in names if name in source], rows)
+        new = np.arange(max(done, made - self.count), made) % self.count
+        moved = copy_rows(source, target, [name for name in names if name in source], new)
         target[count][0] = made
-        return moved
+        return moved + source[count].nbytes
 
 
 class BatchWriter:
@@ -202,22 +215,20 @@ class UnrollSlots(Channel):
         self.arrays["filled"][slots] += 1
 
     def _data(self) -> list[str]:
-        return [name for name in self.arrays if name not in ("filled", "freed", "progress")]
+        return [name for name, field in self.fields().items() if field.commit == "filled"]
 
     def metrics(self) -> dict[str, float | int]:
         census = self.storage().census()
         return {"unrolls_free": census.free, "unrolls_ready": census.ready, "unrolls_in_use": census.in_use}
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
+        """`rows` are numbers of writers."""
         if side == READER:
-            return mirror_counts(source, target, ("freed",))
-        rows = np.flatnonzero(source["filled"] > target["filled"])
-        moved = copy_rows(source, target, [name for name in source if name not in UNROLL_COUNTS], rows)
-        target["filled"][rows] = source["filled"][rows]
-        return moved
-
-
-UNROLL_COUNTS = ("filled", "freed", "progress")
+            return mirror_grown(source, target, "freed")
+        writers = own_rows(self.writers, rows)
+        slots = (writers[:, None] * self.depth + np.arange(self.depth)).ravel()
+        moved = mirror_counted(source, target, "filled", self._data(), slots)
+        return moved + mirror_changed(source, target, ("progress",), writers)
 
 
 class UnrollPort:

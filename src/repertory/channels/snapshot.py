@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import LearnerState
-from repertory.channels.channel import EVERYBODY, WRITER, Arrays, Channel, Place, port, prefixed, slices, under
+from repertory.channels.channel import (
+    EVERYBODY,
+    WRITER,
+    Arrays,
+    Channel,
+    Place,
+    own_rows,
+    port,
+    prefixed,
+    slices,
+    under,
+)
 from repertory.errors import UserError
 from repertory.specs import Field
 
@@ -78,26 +89,26 @@ class Snapshot(Channel):
             own = {name: np.asarray(array)[cut] if name in vectors else array for name, array in state.items()}
             self._owner(part).load_state(own if self.parts > 1 else state)
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         if side != WRITER:
             return 0
-        return sum(_mirror_copy(under(f"{p}", source), under(f"{p}", target)) for p in range(self.parts))
+        parts = own_rows(self.parts, rows).tolist()
+        return sum(_mirror_copy(under(f"{part}", source), under(f"{part}", target)) for part in parts)
 
 
 def _mirror_copy(source: Arrays, target: Arrays) -> int:
     """The valid copy into the spare one of the target; again if its owner saves twice meanwhile."""
-    count = -1
-    if int(source["count"][0]) == int(target["mirrored"][0]):
+    if int(source["count"][0]) in (0, int(target["mirrored"][0])):
         return 0
-    moved, spare = 0, (int(target["count"][0]) + 1) % 2
+    count, moved, spare = -1, 0, (int(target["count"][0]) + 1) % 2
     while count != int(source["count"][0]):
-        count, moved = int(source["count"][0]), 0
+        count, moved = int(source["count"][0]), source["count"].nbytes
         for name, array in source.items():
             if name not in ("count", "mirrored"):
                 target[name][spare] = array[count % 2]
                 moved += array[0].nbytes
-    target["mirrored"][0] = count
     target["count"][0] += 1
+    target["mirrored"][0] = count  # last: who is cut off before copies once more
     return moved
 
 
@@ -116,12 +127,15 @@ class Owner:
         return time.monotonic() - self._saved > EVERY_S
 
     def save(self, learned: LearnerState) -> None:
-        """Write the spare copy, then let it count."""
-        spare = (int(self._count[0]) + 1) % 2
-        for array, leaf in zip(self._arrays.values(), jax.tree_util.tree_leaves(learned), strict=True):
-            array[spare] = np.asarray(leaf)
-        self._count[0] += 1
+        self._write(dict(zip(self._arrays, jax.tree_util.tree_leaves(learned), strict=True)))
         self._saved = time.monotonic()
+
+    def _write(self, leaves: Mapping[str, Any]) -> None:
+        """The spare copy, then let it count."""
+        spare = (int(self._count[0]) + 1) % 2
+        for name, array in self._arrays.items():
+            array[spare] = np.asarray(leaves[name])
+        self._count[0] += 1
 
     def load(self) -> LearnerState:
         leaves = [jax.numpy.array(array) for array in self.state().values()]
@@ -134,8 +148,7 @@ class Owner:
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         _check_shapes(state, {name: array.shape[1:] for name, array in self._arrays.items()})
-        for name, array in self._arrays.items():
-            array[:] = np.asarray(state[name])
+        self._write(state)
 
 
 class Shared(Channel):
@@ -188,7 +201,7 @@ class Shared(Channel):
     def restart(self) -> None:
         """All of it is kept."""
 
-    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER) -> int:
+    def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         raise NotImplementedError(f"{self.name} is one live memory: it can't be copied to another machine")
 
 

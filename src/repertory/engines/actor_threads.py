@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from repertory.environments.factory import Step
@@ -151,16 +151,18 @@ class ActorThreads:
         self.group.take(self._outcomes())
         return self.group.go_on(self.threads.do)
 
-    def _outcomes(self) -> Iterator[tuple[int, Step | None]]:
+    def _outcomes(self) -> list[tuple[int, Step | None]]:
         """What has returned; failed environments are made anew."""
+        found = []
         while self._returned:
             worker, outcome = self._returned.popitem()
             if not isinstance(outcome, BaseException):
-                yield worker, outcome
+                found.append((worker, outcome))
             elif self.group.withdraw(worker) is None or not isinstance(outcome, EnvironmentFailure):
                 raise outcome
             else:
                 self.threads.do(worker, self.recover, self.group.actors[worker], outcome)
+        return found
 
     def settle(self) -> None:
         """Whatever is under way is stored, and nobody plays on."""

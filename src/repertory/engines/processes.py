@@ -134,6 +134,7 @@ class ProcessesHost:
         end = time.monotonic() + FAILED_SETTLE_S
         while time.monotonic() < end and not self._at_rest(sorted(set(workers) & self.supervisor.at_work())):
             time.sleep(GLANCE_S)
+        self.wiring.count_what_is_saved()
 
     def close(self) -> None:
         """End everybody and free everything."""

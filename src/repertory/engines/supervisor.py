@@ -253,12 +253,13 @@ class Supervisor:
         if now - since <= (limit if beat else max(START_S, limit)):
             return ""
         stopped = self._is_stopped(watched)
+        began = int(row["epoch"]) == watched.epoch  # else the place is where an earlier process has been
         where, seed, step, actor = (int(number) for number in row["place"])
         inside = f" inside environment {where} of worker {actor} (seed {seed}, step {step})"
         if not stopped:
             self._dump(watched)
         state = "was stopped and silent" if stopped else "was silent" if beat else "has not started, silent"
-        return f"{state} for {now - since:.1f} s{inside if where >= 0 else ''}"
+        return f"{state} for {now - since:.1f} s{inside if began and where >= 0 else ''}"
 
     def _is_stopped(self, watched: Watched) -> bool:
         with contextlib.suppress(psutil.Error):

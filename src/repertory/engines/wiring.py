@@ -95,7 +95,8 @@ class Wiring:
 
     def _enter(self, me: Context) -> Workers:
         group = self.group(me.worker)
-        me.stats.count("starts")
+        if group.kind != "evaluate":  # its episodes' seeds follow from the number of the evaluation alone
+            me.stats.count("starts")
         if group.synchronous or (group.own_core and me.spare):  # then its own core has nothing else to do
             compute_at_once()
         return group
@@ -126,8 +127,6 @@ class Wiring:
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint needs, once all workers have settled."""
         layout, counters = self.plan.agent.layout.fingerprint, self.counters.state()
-        if isinstance(self.topology.learned, Snapshot):  # updates that went with a killed learner were never made
-            counters["updates"][counters["updates"] > 0] = self.topology.learned.updates
         return {
             "env_steps": int(counters["env_steps"].sum()),
             "updates": int(counters["updates"].sum()),
@@ -137,6 +136,12 @@ class Wiring:
             "counters": counters,
             "workers": {str(worker): self.counters.read_note(worker.index) for worker in self.workers},
         }
+
+    def count_what_is_saved(self) -> None:
+        """Where one learner counts the updates, those that went with it before they were saved were never made."""
+        if isinstance(self.topology.learned, Snapshot):
+            updates = self.counters.arrays["updates"]
+            updates[updates > 0] = self.topology.learned.updates
 
     def _others(self) -> list[Channel]:
         return [channel for channel in self.topology.channels if channel is not self.topology.learned]

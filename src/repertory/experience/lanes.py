@@ -60,19 +60,19 @@ class LaneStorage:
         """
         grid = (count, length)
         fields = {
-            "observation": Field((*grid, *spec.observation.shape), spec.observation.dtype),
-            "action": Field(grid, "int32" if spec.actions > 128 else "int8"),
-            "reward": Field(grid, "float32"),
-            "flags": Field(grid, "uint8"),
-            "age": Field(grid, "int32"),
-            "version": Field(grid, "int32"),
+            "observation": Field((*grid, *spec.observation.shape), spec.observation.dtype, commit="head"),
+            "action": Field(grid, "int32" if spec.actions > 128 else "int8", commit="head"),
+            "reward": Field(grid, "float32", commit="head"),
+            "flags": Field(grid, "uint8", commit="head"),
+            "age": Field(grid, "int32", commit="head"),
+            "version": Field(grid, "int32", commit="head"),
             "head": Field((count,), "int64"),
             "start": Field((count,), "int64"),
         }
         if valued:
-            fields["value"] = Field((2, *grid), "float32")
+            fields["value"] = Field((2, *grid), "float32", commit="head")
         if spec.masked:
-            fields["mask"] = Field((*grid, spec.actions), "bool")
+            fields["mask"] = Field((*grid, spec.actions), "bool", commit="head")
         return fields
 
     @staticmethod
@@ -104,7 +104,7 @@ class LaneStorage:
         truncated: NDArray[np.bool_],
         observation: NDArray[Any],
         mask: NDArray[np.bool_] | None,
-        version: int,
+        version: int | NDArray[np.int32],
         values: NDArray[np.float32] | None = None,
     ) -> None:
         """One step: taken at the lane's head, it led to `observation` (the final one, where the episode ended)."""
@@ -137,7 +137,7 @@ class LaneStorage:
         truncated: NDArray[np.bool_],
         observation: NDArray[Any],
         mask: NDArray[np.bool_] | None,
-        version: int,
+        version: int | NDArray[np.int32],
         values: NDArray[np.float32] | None,
     ) -> None:
         """`append` for a single lane: plain numbers are several times faster than arrays of one."""

@@ -82,22 +82,22 @@ class UnrollStorage:
         slots, seen = writers * depth, spec.observation
         grid = (slots, rows + 1, environments)
         fields = {
-            "observation": Field((slots, rows + seen.stack, environments, *seen.shape), seen.dtype),
-            "action": Field(grid, "int32"),
-            "reward": Field(grid, "float32"),
-            "flags": Field(grid, "uint8"),
-            "log_prob": Field(grid, "float32"),
-            "age": Field(grid, "int32"),
-            "version": Field((slots, rows + 1), "int64"),
-            "core": Field((slots, environments, max(1, core)), "float32"),
+            "observation": Field((slots, rows + seen.stack, environments, *seen.shape), seen.dtype, commit="filled"),
+            "action": Field(grid, "int32", commit="filled"),
+            "reward": Field(grid, "float32", commit="filled"),
+            "flags": Field(grid, "uint8", commit="filled"),
+            "log_prob": Field(grid, "float32", commit="filled"),
+            "age": Field(grid, "int32", commit="filled"),
+            "version": Field((slots, rows + 1), "int64", commit="filled"),
+            "core": Field((slots, environments, max(1, core)), "float32", commit="filled"),
             "filled": Field((slots,), "int64"),
-            "freed": Field((slots,), "int64"),
-            "sequence": Field((slots,), "int64"),
-            "reader": Field((slots,), "int64"),
+            "freed": Field((slots,), "int64", "reader"),
+            "sequence": Field((slots,), "int64", commit="filled"),
+            "reader": Field((slots,), "int64", commit="filled"),
             "progress": Field((writers,), "int64"),
         }
         if spec.masked:
-            fields["mask"] = Field((*grid, spec.actions), "bool")
+            fields["mask"] = Field((*grid, spec.actions), "bool", commit="filled")
         return fields
 
     def ready(self, reader: int | None = None) -> Indices:

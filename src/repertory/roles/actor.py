@@ -174,9 +174,9 @@ class Actor:
 
     def choose(self) -> Move | None:
         """The next move, once there is room to store it; None while the policy has not replied."""
-        if not self._exploration.pending:
-            self._exploration.request(self.observation, self.mask, self.epsilon(self.page.env_steps))
-        return self._exploration.reply()
+        if self._exploration.pending:
+            return self._exploration.poll()
+        return self._exploration.choose(self.observation, self.mask, self.epsilon(self.page.env_steps))
 
     def settle(self) -> None:
         """Nothing of an actor must be put away: its steps lie in the lanes."""

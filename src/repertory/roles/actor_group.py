@@ -6,7 +6,7 @@ Whoever runs the environments hands in what they returned (`take`), and is told 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -70,7 +70,7 @@ class ActorGroup:
             self.record.counters.add("idle_s", self._held, now - self._since)
         self._held, self._since = np.array(self.idle, np.int64), now
 
-    def take(self, returned: Iterable[tuple[int, Step | None]]) -> None:
+    def take(self, returned: Sequence[tuple[int, Step | None]]) -> None:
         """Store what came of the workers' moves; None = a worker is ready for its first one."""
         alike: dict[int, list[Played]] = {}
         for worker, step in returned:
@@ -78,7 +78,7 @@ class ActorGroup:
             self.idle.append(worker)
             if move is None or step is None:
                 continue
-            if step.no_boundary:
+            if step.no_boundary and len(returned) > 1:
                 alike.setdefault(move.version, []).append((worker, move, step))
             else:
                 self._take_one(worker, move, step)
@@ -141,8 +141,7 @@ class ActorGroup:
         env_steps = actors[0].page.env_steps
         rates = np.repeat([actor.epsilon(env_steps) for actor in actors], self._each)
         seen, mask = np.concatenate([actor.observation for actor in actors]), _joined([a.mask for a in actors])
-        self._exploration.request(seen, mask, rates)
-        whole = self._exploration.reply()
+        whole = self._exploration.choose(seen, mask, rates)
         assert whole is not None, "the policy of a group replies at once"
         cuts = [slice(at, at + self._each) for at in range(0, len(rates), self._each)]
         actions, version, extras = whole

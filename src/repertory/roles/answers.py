@@ -83,6 +83,7 @@ class Rows:
         self.cached: CachedPasses | None = None
         self._weights: Any = None
         self._numpy: NumpyForward | None = None
+        self._numpy_rows = agent.numpy_rows
         self._copy: Any = None
 
     def load(self, weights: Any) -> None:
@@ -94,7 +95,7 @@ class Rows:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A row for each observation, and the next states; `noise` is the key of a noisy network's."""
         agent, (observation, mask, state, first) = self.agent, question
-        if agent.by_numpy(len(observation)):
+        if len(observation) <= self._numpy_rows:
             return self._by_numpy(observation, mask), state
         if self._copy is None:
             copy = jnp.asarray(self._weights)

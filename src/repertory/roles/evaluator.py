@@ -66,7 +66,7 @@ class Evaluator:
     def _greedy(self, weights: Any) -> Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.integer[Any]]]:
         """Actions for observations, by the lighter way if there is one; recurrent states begin empty."""
         agent, count = self.agent, self.environments.count
-        if agent.respond is None and not agent.by_numpy(count):
+        if agent.respond is None and count > agent.numpy_rows:
             return lambda observation, mask: np.asarray(agent.act(weights, observation, mask, None))
         rows, last = Rows(agent), -1 if agent.respond is not None else None
         rows.load(weights)

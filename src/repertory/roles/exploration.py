@@ -27,40 +27,35 @@ class EpsilonGreedy:
     def __init__(self, policy: Policy, rng: np.random.Generator, actions: int) -> None:
         self.policy, self.rng, self.actions = policy, rng, actions
         self.pending = False
-        self._asks = False
-        self._explore: Any = False
+        self._explore: Any = None
         self._chance: NDArray[np.integer[Any]] | None = None
 
-    def request(
+    def choose(
         self, observation: NDArray[Any], mask: NDArray[np.bool_] | None, rates: float | NDArray[np.float64]
-    ) -> None:
-        """Draw where chance decides, by one ε for all or by `rates` [E], and what; ask the policy for the rest.
+    ) -> Move | None:
+        """The actions, where chance decides by one ε for all or by `rates` [E]; None = pending: the policy was asked.
 
-        Of a single environment by plain numbers, which are several times faster than arrays of one.
+        A single environment goes by plain numbers, which are several times faster than arrays of one.
         """
-        rng, count = self.rng, len(observation)
-        chances: Any
-        if count == 1:
-            self._explore = chances = rng.random() < rates
-        else:
-            self._explore = rng.random(count) < rates
-            chances = np.count_nonzero(self._explore)
-        self._chance = random_actions(rng, count, self.actions, mask) if chances else None
-        self._asks = chances < count or self.policy.stores_values
-        if self._asks:
-            self.policy.submit(observation, mask)
-        self.pending = True
+        rng, policy, count = self.rng, self.policy, len(observation)
+        explore: Any = rng.random() < rates if count == 1 else rng.random(count) < rates
+        chances = explore if count == 1 else np.count_nonzero(explore)
+        chance = random_actions(rng, count, self.actions, mask) if chances else None
+        if chance is not None and chances == count and not policy.stores_values:
+            return Move(chance, policy.version, policy.extras(chance))
+        policy.submit(observation, mask)
+        self._explore, self._chance = explore, chance
+        return self.poll()
 
-    def reply(self) -> Move | None:
+    def poll(self) -> Move | None:
         """The actions, or None while the policy has not replied."""
-        policy, actions = self.policy, self._chance
-        if self._asks:
-            greedy = policy.poll()
-            if greedy is None:
-                return None
-            actions = greedy if actions is None else np.where(self._explore, actions, greedy)
-        assert actions is not None
-        self.pending = False
+        policy, chance = self.policy, self._chance
+        actions = policy.poll()
+        self.pending = actions is None
+        if actions is None:
+            return None
+        if chance is not None:
+            actions = np.where(self._explore, chance, actions)
         return Move(actions, policy.version, policy.extras(actions))
 
 

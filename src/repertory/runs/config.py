@@ -21,7 +21,7 @@ from repertory.errors import UserError, nearest
 from repertory.limits import NonNegative, Positive, Range, check_ranges
 from repertory.runtime import usable_cores
 from repertory.topologies.graph import validate
-from repertory.topologies.options import AgentOptions, SingleOptions, TopologyOptions
+from repertory.topologies.options import AgentOptions, TopologyOptions
 
 SEEDS = 2**32
 """Seeds lie below it: JAX's keys keep no more bits."""
@@ -137,7 +137,7 @@ class RunOptions(OutputOptions, WorkerOptions, EnvironmentOptions, EvaluationOpt
 
     agent: AgentOptions = field(default_factory=QLearningOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
-    topology: TopologyOptions = field(default_factory=SingleOptions)
+    topology: TopologyOptions = field(default_factory=topologies.find(topologies.DEFAULT).options)
 
     @property
     def learns_from(self) -> Literal["replay", "unrolls"]:

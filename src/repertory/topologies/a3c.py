@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import SharedState
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.roles.ports import Role
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import A3COptions as Options
+from repertory.topologies.options import Asked, LearningWorkers, need_one_update_per_batch
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(LearningWorkers):
+    """The topology `a3c` has no options of its own."""
+
+    def check(self, asked: Asked) -> None:
+        need_one_update_per_batch(asked)
 
 
 def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
@@ -20,8 +30,8 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     def thread(me: Context, written: UnrollPort, read: UnrollPort, shared: SharedState) -> list[Role]:
         batches = parts.unroll_batches(me, read, 1, reader=me.rank)
         batches.skip()  # nobody has the weights any more that they were played with
-        policy = parts.sampling_policy(me, shared, me.rank, plan.envs_per_actor, caches=True)
-        actor = parts.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: me.rank)
+        policy = playing.sampling_policy(me, shared, me.rank, plan.envs_per_actor, caches=True)
+        actor = playing.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: me.rank)
         worker = HogwildWorker(
             me.agent,
             batches,

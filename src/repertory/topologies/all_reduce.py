@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Literal
+
 from repertory.agents.compression import Compression, make_compression
 from repertory.channels.gradients import AllGather, Gathering
 from repertory.channels.lanes import LaneReader, LaneWriter
@@ -9,11 +12,38 @@ from repertory.channels.latest import Lent
 from repertory.channels.snapshot import Owner
 from repertory.roles.ports import Publisher, Role
 from repertory.roles.replica import Replica, payload_fields
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import AllReduceOptions as Options
+from repertory.topologies.options import (
+    AgentOptions,
+    Asked,
+    LearningWorkers,
+    PulledWeights,
+    SentGradients,
+    need_replay,
+    refuse_noisy_gradients,
+    refuse_shared_priorities,
+)
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(SentGradients, PulledWeights, LearningWorkers):
+    """Options of replicas that average their gradients before every update."""
+
+    memory: Literal["local", "shared"] = "local"
+    """Replicas sample from the replay of their own steps, or from the steps of all replicas."""
+    scale_learning_rate: bool = False
+    """Linear learning rate scaling: multiply the learning rate by the number of replicas."""
+
+    def check(self, asked: Asked) -> None:
+        need_replay(asked)
+        refuse_noisy_gradients(asked)
+        refuse_shared_priorities(asked, shared=self.memory == "shared")
+
+    def scaled(self, agent: AgentOptions, actors: int, /) -> AgentOptions:
+        return replace(agent, learning_rate=agent.learning_rate * actors) if self.scale_learning_rate else agent
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -31,7 +61,7 @@ def compose(plan: Plan, options: Options) -> Topology:
         plan.actors,
         when=f"averaged over all ranks at every update, compressed: {options.compression}",
     )
-    epsilon = parts.exploration(plan, options)
+    epsilon = playing.exploration(plan, options)
 
     def rank(
         me: Context, written: LaneWriter, read: LaneReader, exchange: Gathering, published: Publisher, state: Owner
@@ -55,12 +85,12 @@ def compose(plan: Plan, options: Options) -> Topology:
             rank=me.rank,
             rate=lambda: plan.learning_rate(env_steps()),
         )
-        policy = parts.local_policy(me, learner.newest, pull_period=options.pull_period)
+        policy = playing.local_policy(me, learner.newest, pull_period=options.pull_period)
         # Nor while the others' gradients are missing: how long that takes must not decide what is played.
-        may_play = parts.steps_left(me, lambda: learner.waiting or batches.owed())
+        may_play = playing.steps_left(me, lambda: learner.waiting or batches.owed())
         own = epsilon(me.rank)
-        actor = parts.lane_actor(me, written, policy, may_play, lambda _: own(env_steps()))
-        return [parts.started(me, actor), learner]
+        actor = playing.lane_actor(me, written, policy, may_play, lambda _: own(env_steps()))
+        return [playing.started(me, actor), learner]
 
     return Topology(
         workers=(

@@ -5,10 +5,21 @@ The workers and channels of `collectors`; actors compute the first priorities of
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from repertory.limits import Positive
 from repertory.topologies import collectors
-from repertory.topologies.options import ApexOptions as Options
+from repertory.topologies.options import Epsilons
+
+
+@dataclass(frozen=True)
+class Options(collectors.Options):
+    """Options of Ape-X."""
+
+    exploration: Epsilons = "ladder"
+    pull_period: Positive[int] = 400
+    actor_priorities: bool = True
+
 
 KIND = replace(
     collectors.KIND,

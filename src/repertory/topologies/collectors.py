@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.slots import BatchSlots, BatchWriter
+from repertory.errors import UserError
+from repertory.limits import NonNegative
 from repertory.roles.actor import Actor
 from repertory.roles.actor_group import ActorGroup
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.ports import Weights
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import CollectorsOptions as Options
+from repertory.topologies.options import Asked, PulledWeights, need_replay
 from repertory.topologies.plan import Plan
 
 BATCHES_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Options(PulledWeights):
+    """Options of collectors: many actors, one replay, one learner."""
+
+    actors_per_process: NonNegative[int] = 0
+    """Actors that share a process and a batched policy; 0 = as many processes as there are cores, or actors."""
+    actor_priorities: bool = False
+    """New steps get the TD error that their actor saw as priority, not the highest; needs --agent.prioritized."""
+
+    def check(self, asked: Asked) -> None:
+        need_replay(asked)
+        if self.actor_priorities and not asked.agent.prioritized:
+            raise UserError(
+                "--topology.actor-priorities needs --agent.prioritized, or give --topology.no-actor-priorities"
+            )
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -35,19 +55,19 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
     weights = parts.weights_channel(plan, f"copied every {options.pull_period} steps")
     learned = parts.learner_state(plan)
-    epsilon = parts.exploration(plan, options)
-    policy = partial(parts.local_policy, pull_period=options.pull_period, values=values)
+    epsilon = playing.exploration(plan, options)
+    policy = partial(playing.local_policy, pull_period=options.pull_period, values=values)
 
     def collector(me: Context, steps: LaneWriter, newest: Weights) -> Actor:
-        may_play = parts.not_ahead(me, steps.wake_reader)
-        return parts.started(me, parts.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
+        may_play = playing.not_ahead(me, steps.wake_reader)
+        return playing.started(me, playing.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
 
     def collectors(us: Sequence[Context], steps: LaneWriter, newest: Weights) -> ActorGroup:
         """Several that share a process and a policy; each begins in a thread of its own."""
         count = len(us) * plan.envs_per_actor
-        shared, may_play = policy(us[0], newest, count=count), parts.not_ahead(us[0], steps.wake_reader)
-        actors = [parts.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
-        any_number = us[0].agent.by_numpy(count)
+        shared, may_play = policy(us[0], newest, count=count), playing.not_ahead(us[0], steps.wake_reader)
+        actors = [playing.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
+        any_number = count <= us[0].agent.numpy_rows
         return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
 
     def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:

@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from repertory.channels.counters import Numbers
 from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import SharedState
+from repertory.errors import UserError
+from repertory.limits import NonNegative, Positive
 from repertory.roles.actor import Actor
 from repertory.roles.adjuster import Adjuster, judgements
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.roles.ports import Role
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import GA3COptions as Options
+from repertory.topologies.options import Asked, CentralInference, need_one_update_per_batch
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(CentralInference):
+    """Options of GA3C's predictors and trainers."""
+
+    playing_cores: ClassVar[int] = 0
+    queue: NonNegative[int] = 2
+    predictors: Positive[int] = 2
+    """Processes that choose actions for the agents."""
+    trainers: Positive[int] = 2
+    """Processes that learn."""
+    adjust_from: tuple[int, ...] = ()
+    """Predictors, trainers and agents active at first; then other numbers are tried. Empty = all, always."""
+    adjust_s: Positive[float] = 20.0
+    """Seconds between adjustments."""
+
+    def check(self, asked: Asked) -> None:
+        super().check(asked)
+        need_one_update_per_batch(asked)
+        self._check_adjustment(asked)
+        group = asked.envs_per_actor // self.groups
+        batch = max(1, asked.agent.batch_unrolls // group)
+        slots = asked.actors * self.groups * max(1 + self.queue, batch) // self.trainers
+        if batch > slots:
+            raise UserError(
+                f"--agent.batch-unrolls {asked.agent.batch_unrolls} is more than the {slots * group} unrolls that "
+                f"agents can finish for each of {self.trainers} trainers before they wait; lower one of the two, or "
+                "raise --topology.queue, --actors or --envs-per-actor"
+            )
+
+    def _check_adjustment(self, asked: Asked) -> None:
+        most = (self.predictors, self.trainers, asked.actors)
+        fits = len(self.adjust_from) == 3 and all(
+            1 <= start <= limit for start, limit in zip(self.adjust_from, most, strict=True)
+        )
+        if self.adjust_from and not fits:
+            raise UserError(
+                "--topology.adjust-from takes predictors, trainers and agents to start with, each from 1 to how many "
+                f"there are {most}; it is {self.adjust_from}"
+            )
+        if self.adjust_from and asked.engine == "inline":
+            raise UserError("--topology.adjust-from goes by the clock: take --engine processes, inline runs repeat")
+
+    def learner_processes(self, _asked: Asked, /) -> int:
+        return self.trainers
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -40,7 +91,7 @@ def compose(plan: Plan, options: Options) -> Topology:
         return max(1, min(trainers, agents * depth // slots))
 
     def agent(me: Context, written: UnrollPort, asked: InferenceAsker, numbers: parts.Numbers) -> list[Actor]:
-        return parts.asking_groups(
+        return playing.asking_groups(
             me,
             written,
             asked,

@@ -7,10 +7,20 @@ many updates; a worker drops gradients of outlying losses.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from repertory.limits import NonNegative, Positive
 from repertory.topologies import parameter_server
-from repertory.topologies.options import GorilaOptions as Options
+
+
+@dataclass(frozen=True)
+class Options(parameter_server.Options):
+    """Options of Gorila's parameter servers and bundles of actor, replay and learner."""
+
+    shards: Positive[int] = 2
+    max_gradient_age: NonNegative[int] = 100
+    outlier_deviations: NonNegative[float] = 5.0
+
 
 KIND = replace(
     parameter_server.KIND,

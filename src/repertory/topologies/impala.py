@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from repertory.agents.compression import Compression, make_compression
 from repertory.channels.gradients import AllGather, Gathering
 from repertory.channels.latest import Lent
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import Owner
+from repertory.errors import UserError
+from repertory.limits import Positive
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.roles.replica import Replica, payload_fields
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import PortOf, Topology, TopologyKind, Workers
-from repertory.topologies.options import ImpalaOptions as Options
+from repertory.topologies.options import Asked, SentGradients, UnrollQueue, need_one_update_per_batch
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(SentGradients, UnrollQueue):
+    """Options of IMPALA's learners and the queue of unrolls before them."""
+
+    learners: Positive[int] = 1
+    """Learner processes; several average their gradients before every update."""
+
+    def check(self, asked: Asked) -> None:
+        if self.learners > asked.actors:
+            raise UserError(f"--topology.learners {self.learners} needs at least as many actors, not {asked.actors}")
+        if self.learners > 1:
+            need_one_update_per_batch(asked)
+
+    def learner_processes(self, _asked: Asked, /) -> int:
+        return self.learners
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -25,9 +46,9 @@ def compose(plan: Plan, options: Options) -> Topology:
     learned = parts.learner_state(plan)
 
     def actor(me: Context, written: UnrollPort, newest: Weights) -> Actor:
-        policy = parts.sampling_policy(me, newest, me.rank, plan.envs_per_actor)
+        policy = playing.sampling_policy(me, newest, me.rank, plan.envs_per_actor)
         reader = me.rank % options.learners
-        return parts.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: reader)
+        return playing.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: reader)
 
     def learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
         batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)

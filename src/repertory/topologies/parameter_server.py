@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from repertory.agents.compression import Compression, make_compression
 from repertory.channels.channel import slices
 from repertory.channels.gradients import GradientReader, GradientSlots, GradientWriter
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.latest import Latest, Reader
 from repertory.channels.snapshot import Owner
+from repertory.errors import UserError
+from repertory.limits import NonNegative, Positive
 from repertory.roles.gradient_worker import Exchange, GradientWorker, ServerConnection
 from repertory.roles.parameter_server import ParameterServer, Rules
 from repertory.roles.ports import Publisher, Role
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import ParameterServerOptions as Options
+from repertory.topologies.options import (
+    Asked,
+    LearningWorkers,
+    PulledWeights,
+    SentGradients,
+    need_replay,
+    refuse_noisy_gradients,
+    refuse_shared_priorities,
+)
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(SentGradients, PulledWeights, LearningWorkers):
+    """Options of parameter servers and the workers that send them gradients."""
+
+    shards: Positive[int] = 1
+    """Parameter servers; each owns a slice of the weights and of the optimizer state."""
+    mode: Literal["asynchronous", "synchronous", "bounded"] = "asynchronous"
+    """Apply gradients as they come, once those of all workers are there, or as they come with bounded staleness."""
+    staleness_bound: Positive[int] = 4
+    """Mode bounded: gradients that a worker may be ahead of the slowest worker."""
+    combine: Literal["mean", "sum"] = "mean"
+    """Mode synchronous: apply the mean or the sum of the workers' gradients."""
+    fetch_period: Positive[int] = 1
+    """Gradients that a worker computes before it fetches weights again (Downpour's n_fetch)."""
+    push_period: Positive[int] = 1
+    """Gradient accumulation: gradients that a worker adds up before it sends them (Downpour's n_push)."""
+    memory: Literal["local", "shared"] = "local"
+    """Workers sample from the replay of their own steps, or from the steps of all workers."""
+    max_gradient_age: NonNegative[int] = 0
+    """Servers drop stale gradients: those computed with weights more than this many updates old; 0 = keep all."""
+    outlier_deviations: NonNegative[float] = 0.0
+    """Workers drop a gradient whose loss is this many standard deviations above the mean loss; 0 = keep all."""
+
+    def check(self, asked: Asked) -> None:
+        need_replay(asked)
+        refuse_noisy_gradients(asked)
+        refuse_shared_priorities(asked, shared=self.memory == "shared")
+        if self.mode == "synchronous" and self.push_period > 1:
+            raise UserError("--topology.push-period must be 1 where servers wait for every worker's gradient")
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -37,7 +81,7 @@ def compose(plan: Plan, options: Options) -> Topology:
         plan.actors,
         when=f"every {options.push_period} gradients, compressed: {options.compression}",
     )
-    epsilon = parts.exploration(plan, options)
+    epsilon = playing.exploration(plan, options)
 
     def worker(
         me: Context, written: LaneWriter, read: LaneReader, newest: Reader, targets: Reader, pushed: GradientWriter
@@ -47,9 +91,9 @@ def compose(plan: Plan, options: Options) -> Topology:
         servers = ServerConnection(newest, targets, pushed, methods(), bound)
         exchange = Exchange(options.fetch_period, options.push_period, options.outlier_deviations)
         gradient = GradientWorker(me.agent, batches, servers, exchange, me.stats, me.watch, key=me.key())
-        policy = parts.local_policy(me, newest, pull_period=options.pull_period)
-        may_play = parts.steps_left(me, batches.owed)
-        return [parts.started(me, parts.lane_actor(me, written, policy, may_play, epsilon(me.rank))), gradient]
+        policy = playing.local_policy(me, newest, pull_period=options.pull_period)
+        may_play = playing.steps_left(me, batches.owed)
+        return [playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon(me.rank))), gradient]
 
     def server(me: Context, arriving: GradientReader, weights: Publisher, target: Publisher, state: Owner) -> Role:
         rules = Rules(plan.actors, synchronous, options.combine, options.max_gradient_age)

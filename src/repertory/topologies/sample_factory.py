@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import Owner
+from repertory.limits import NonNegative, Positive
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import SampleFactoryOptions as Options
+from repertory.topologies.options import CentralInference
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(CentralInference):
+    """Options of Sample Factory's rollout and policy workers."""
+
+    groups: Positive[int] = 2
+    max_policy_lag: NonNegative[int] = 1000
+    policy_workers: Positive[int] = 1
+    """Policy workers: processes that choose actions for the rollout workers."""
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -24,7 +37,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     learned = parts.learner_state(plan)
 
     def rollout_worker(me: Context, written: UnrollPort, asked: InferenceAsker) -> list[Actor]:
-        return parts.asking_groups(me, written, asked, groups, server=lambda index: index % servers)
+        return playing.asking_groups(me, written, asked, groups, server=lambda index: index % servers)
 
     def policy_worker(me: Context, asked: InferenceServerPort, newest: Weights) -> Role:
         return parts.inference_server(me, asked, newest, options, most=-(-writers // servers))

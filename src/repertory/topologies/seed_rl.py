@@ -5,17 +5,38 @@ An actor-critic learns from unrolls, a value agent from a replay that the learne
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from repertory.channels.lanes import LaneReader, Lanes, LaneWriter
 from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
 from repertory.channels.slots import UnrollPort, UnrollSlots
 from repertory.channels.snapshot import Owner
+from repertory.errors import UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import SeedRLOptions as Options
+from repertory.topologies.options import Asked, CentralInference, Exploration, need_replay
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(CentralInference, Exploration):
+    """Options of SEED RL's central inference; those of exploration are for agents that learn from a replay."""
+
+    def check(self, asked: Asked) -> None:
+        super().check(asked)
+        if asked.learns_from == "unrolls":
+            return
+        need_replay(asked)
+        if self.groups > 1:
+            raise UserError(f"--topology.groups {self.groups} is for agents that learn from unrolls: impala, appo")
+        if asked.agent.noisy:
+            raise UserError(
+                f"topology {asked.topology_name!r} answers without noise, so noisy networks would not explore; choose "
+                "--topology collectors, or --agent.no-noisy"
+            )
 
 
 def compose(plan: Plan, options: Options) -> Topology:
@@ -30,16 +51,16 @@ def compose(plan: Plan, options: Options) -> Topology:
         if plan.unrolled
         else parts.experience_lanes(plan)
     )
-    epsilon = None if plan.unrolled else parts.exploration(plan, options)
+    epsilon = None if plan.unrolled else playing.exploration(plan, options)
 
     def unroll_actors(me: Context, written: UnrollPort, asked: InferenceAsker) -> list[Actor]:
-        return parts.asking_groups(me, written, asked, groups)
+        return playing.asking_groups(me, written, asked, groups)
 
     def lane_actor(me: Context, written: LaneWriter, asked: InferenceAsker) -> Actor:
-        policy = parts.asking_policy(me, asked, me.rank, plan.envs_per_actor, lambda: 0)
+        policy = playing.asking_policy(me, asked, me.rank, plan.envs_per_actor, lambda: 0)
         assert epsilon is not None
-        may_play = parts.not_ahead(me, written.wake_reader)
-        return parts.started(me, parts.lane_actor(me, written, policy, may_play, epsilon(me.rank)))
+        may_play = playing.not_ahead(me, written.wake_reader)
+        return playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon(me.rank)))
 
     def inference(me: Context, asked: InferenceServerPort, newest: Weights) -> Role:
         return parts.inference_server(me, asked, newest, options, most=plan.actors * groups)

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.snapshot import Owner
+from repertory.errors import UserError
 from repertory.roles.ports import Publisher, Role, Weights
-from repertory.topologies import parts
+from repertory.topologies import parts, playing
 from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import SingleOptions as Options
+from repertory.topologies.options import Asked, TopologyOptions
 from repertory.topologies.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options(TopologyOptions):
+    """The topology `single` has no options of its own."""
+
+    one_actor: ClassVar[bool] = True
+
+    def check(self, asked: Asked) -> None:
+        if asked.actors > 1:
+            raise UserError(
+                f"topology {asked.topology_name!r} has one actor, not {asked.actors}: for more environments give "
+                f"--envs-per-actor, for more processes --topology collectors --actors {asked.actors}"
+            )
 
 
 def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     experience = parts.experience_lanes(plan)
     weights = parts.weights_channel(plan, "after each call of the learner", lend=True)
     learned = parts.learner_state(plan)
-    epsilon = parts.exploration(plan)
+    epsilon = playing.exploration(plan)
 
     def agent(
         me: Context, written: LaneWriter, read: LaneReader, published: Publisher, newest: Weights, state: Owner
     ) -> list[Role]:
         batches = parts.sampler(me, read, guarded=False)
         learner = parts.learner(me, batches, published, state)
-        policy = parts.local_policy(me, newest)
-        actor = parts.lane_actor(me, written, policy, parts.steps_left(me, batches.owed), epsilon(0))
-        return [parts.started(me, actor), learner]
+        policy = playing.local_policy(me, newest)
+        actor = playing.lane_actor(me, written, policy, playing.steps_left(me, batches.owed), epsilon(0))
+        return [playing.started(me, actor), learner]
 
     return Topology(
         workers=(

@@ -15,7 +15,9 @@ from commands import Command, result, rows, words
 from repertory.errors import UserError, plain
 from repertory.output import Forgiving
 
-TALKING, COLOURFUL = (f"{Path(__file__).parent / 'fault_environments.py'}:{name}" for name in ("talking", "colourful"))
+TALKING, COLOURFUL = (
+    f"{Path(__file__).parents[1] / 'fault_environments.py'}:{name}" for name in ("talking", "colourful")
+)
 SHORT = words("--env-steps 600 --eval-every 400 --eval-episodes 1 --eval-max-steps 20 --network.hidden 8 --name run")
 MEMORY = words("--agent.batch-size 8 --agent.learning-starts 100 --agent.replay-ratio 1 --log-every 50")
 TOPOLOGIES = ("single", "collectors")

@@ -67,7 +67,7 @@ def test_lost_connection_ends_a_run_in_order_however_often_it_is_told(tmp_path: 
     """Everybody hears of it, as when a terminal is closed."""
     drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
     await_stage(driver, "training", np.random.default_rng(3))
-    for process in [*driver.members(), psutil.Process(driver.process.pid)]:
+    for process in [*driver.workers(), psutil.Process(driver.process.pid)]:
         for _ in range(3):
             process.send_signal(signal.SIGHUP)
     assert driver.wait() == 130, driver.said()
@@ -92,27 +92,27 @@ def test_run_that_ignores_lost_connections_goes_on(tmp_path: Path, drivers: list
     assert driver.wait() == 130
 
 
-def test_stopped_member_does_not_outlive_a_killed_driver(tmp_path: Path, drivers: list[Driver]) -> None:
+def test_stopped_worker_does_not_outlive_a_killed_driver(tmp_path: Path, drivers: list[Driver]) -> None:
     drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
     until(lambda: env_steps(driver.run) > 100, what="training")
-    members = driver.members()
-    assert len(members) == 5
-    for member in members[:2]:
-        member.suspend()
+    workers = driver.workers()
+    assert len(workers) == 5
+    for worker in workers[:2]:
+        worker.suspend()
     driver.signal(signal.SIGKILL)
     driver.wait()
     assert driver.leftovers() == []
 
 
-def test_member_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path: Path, drivers: list[Driver]) -> None:
+def test_worker_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path: Path, drivers: list[Driver]) -> None:
     drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
     until(lambda: env_steps(driver.run) > 100, what="training")
-    before, yielding = driver.members(), (0, 0, 5, 15, 15)  # learner, memory, evaluator, collectors
+    before, yielding = driver.workers(), (0, 0, 5, 15, 15)  # learner, memory, evaluator, collectors
     assert driver.yields(*yielding)
     server = before[0].parent()
     assert server is not None
     server.kill()
-    until(lambda: not any(member.is_running() for member in before), timeout=20, what="the end of the orphans")
+    until(lambda: not any(worker.is_running() for worker in before), timeout=20, what="the end of the orphans")
     then = env_steps(driver.run)
     until(lambda: env_steps(driver.run) > then + 500, what="training again")
     until(lambda: driver.yields(*yielding), what="everybody's niceness")
@@ -124,7 +124,7 @@ def test_member_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path:
     assert driver.leftovers() == []
 
 
-def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: list[Driver]) -> None:
+def test_run_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: list[Driver]) -> None:
     """As with Ctrl-Z and fg: everybody stops, and the silence was nobody's fault."""
     drivers.append(driver := Driver(
         tmp_path, "train", "CartPole-v1", "--topology", "collectors", "--actors", "2", "--env-steps", "100000000",
@@ -132,7 +132,7 @@ def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: li
     ))  # fmt: skip
     until(lambda: env_steps(driver.run) > 1_000, what="learning, which is compiled first")
     before = rows(driver.run)[-1]["restarts"]
-    everybody = [psutil.Process(driver.process.pid), *driver.members()]
+    everybody = [psutil.Process(driver.process.pid), *driver.workers()]
     assert len(everybody) == 6
     driver.signal(signal.SIGTSTP, group=True)
     until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in everybody), what="everybody's stop")
@@ -145,7 +145,7 @@ def test_company_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: li
     assert result(driver.run)["restarts"] == before, driver.said()
 
 
-ENVIRONMENTS = Path(__file__).parent / "fault_environments.py"
+ENVIRONMENTS = Path(__file__).parents[1] / "fault_environments.py"
 
 
 def parenting(place: Path) -> Driver:

@@ -1,4 +1,4 @@
-"""Members of a company are killed, stopped, crashed, and their environments fail: the run goes on, and says why."""
+"""Workers are killed, stopped, crashed, and their environments fail: the run goes on, and says why."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 import repertory
-from companies import company, play, turns
 from fault_environments import Control
 from faults import ENVIRONMENT, Fault, Outcome, lane_problems, run_faults, slot_problems
-from repertory.engines.supervisor import CompanyFailed
+from inline_runs import inline_run, lanes_of, play, turns, unrolls_of
+from repertory.engines.supervisor import WorkerFailed
 from repertory.experience.lanes import FINAL, TERMINATED, LaneStorage
 from repertory.experience.priorities import PriorityTree
 from repertory.experience.replay import Prioritization, Replay
@@ -205,28 +205,28 @@ def test_script_that_calls_train_without_a_guard_is_told_so_once(tmp_path: Path)
     assert "put the call under if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 
 
-def test_member_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: Path) -> None:
+def test_worker_that_never_starts_ends_the_run_with_its_own_traceback(tmp_path: Path) -> None:
     options = {
         **SHORT,
         "env_option": (f"home={os.getpid()}",),
         "runs_dir": tmp_path,
         "restarts": 2,
     }
-    with pytest.raises(CompanyFailed, match="failed 3 times without getting to work") as failure:
+    with pytest.raises(WorkerFailed, match="failed 3 times without getting to work") as failure:
         repertory.train(f"{ENVIRONMENTS}:homesick", **options)
     assert 'raise RuntimeError("far from home")' in str(failure.value)
     assert "environment 0 of worker" in str(failure.value)
     assert '"status": "failed"' in (tmp_path / "run/result.json").read_text()
     servers = psutil.Process().children()
-    assert not [member for server in servers for member in server.children()]
+    assert not [worker for server in servers for worker in server.children()]
 
 
 def test_fault_checks_see_a_stitched_episode() -> None:
     """The walk along the lanes must be able to fail: two episodes joined, an age skipped, a lost end."""
-    with closing(company("collectors")) as rehearsal:
-        play(rehearsal, 700)
-        stage, lanes = rehearsal.stage, rehearsal.stage.lanes
-        assert lane_problems(stage, 0) == []
+    with closing(inline_run("collectors")) as driver:
+        play(driver, 700)
+        wiring, lanes = driver.wiring, lanes_of(driver.wiring)
+        assert lane_problems(wiring, 0) == []
         before = {name: array.copy() for name, array in lanes.arrays.items()}
         at = (0, 30 + int(np.argmax(lanes.flags[0, 30:] == 0)))
         assert at[1] + 1 < lanes.head[0]
@@ -238,26 +238,28 @@ def test_fault_checks_see_a_stitched_episode() -> None:
         }
         for name, value in spoils.items():
             lanes.arrays[name][at] = value
-            assert lane_problems(stage, 0) != [], name
+            assert lane_problems(wiring, 0) != [], name
             lanes.arrays[name][...] = before[name]
-        assert lane_problems(stage, 0) == []
+        assert lane_problems(wiring, 0) == []
 
 
 def test_fault_checks_see_a_stitched_unroll() -> None:
     """The same for slots; nobody learns, so that the poles fall soon."""
-    with closing(company("impala", actors=1, envs_per_actor=1, agent={"unroll": 40, "batch_unrolls": 2})) as rehearsal:
-        stage, (actor,) = rehearsal.stage, turns(rehearsal)["actor 0"]
-        arrays, slot, end = stage.unrolls.arrays, 0, 0
+    learning = {"unroll": 40, "batch_unrolls": 2}
+    with closing(inline_run("impala", agent=learning, actors=1, envs_per_actor=1)) as driver:
+        wiring, (actor,) = driver.wiring, turns(driver)["actor 0"]
+        unrolls, slot, end = unrolls_of(wiring), 0, 0
+        arrays = unrolls.arrays
         for _ in range(2_000):
             actor.step()
-            ready = stage.unrolls.ready()
+            ready = unrolls.ready()
             if len(ready):
                 slot = int(ready[0])
-                assert slot_problems(stage, slot) == []
+                assert slot_problems(wiring, slot) == []
                 end = int(np.argmax(arrays["flags"][slot, :, 0] == TERMINATED))
                 if 0 < end < 38:  # a step before it, and two behind
                     break
-                stage.unrolls.free(ready)
+                unrolls.free(ready)
         assert arrays["flags"][slot, end : end + 2, 0].tolist() == [TERMINATED, FINAL]
         far = arrays["observation"][slot, end, 0] + 1
         inner, over = (slot, end - 1, 0), (slot, end, 0)
@@ -269,9 +271,9 @@ def test_fault_checks_see_a_stitched_unroll() -> None:
         for name, at, value in spoils:
             before = arrays[name][at].copy()
             arrays[name][at] = value
-            assert slot_problems(stage, slot) != [], (name, at, value)
+            assert slot_problems(wiring, slot) != [], (name, at, value)
             arrays[name][at] = before
-        assert slot_problems(stage, slot) == []
+        assert slot_problems(wiring, slot) == []
 
 
 def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import repertory
 from commands import result, until, words
-from repertory.engines import make_engine
+from repertory.engines import make_driver
 from repertory.environments import deadlines, factory
 from repertory.environments.deadlines import SETTING, bounded, doing, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
@@ -25,7 +25,7 @@ from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
 
-HANGING = f"{Path(__file__).parent / 'fault_environments.py'}:hanging"
+HANGING = f"{Path(__file__).parents[1] / 'fault_environments.py'}:hanging"
 SHORT = words(
     "--env-steps 300 --eval-episodes 1 --eval-max-steps 20 --network.hidden 8 --name run --quiet "
     "--agent.batch-size 8 --agent.learning-starts 100 --agent.replay-ratio 1"
@@ -143,11 +143,10 @@ def test_native_code_that_hangs_after_training_has_begun_is_said_once_and_waited
     assert capsys.readouterr().err == "a part has not ended within 0.2 s; the run waits for it\n"
 
 
-def inline_company(topology: str, **options: str) -> Any:
+def inline_driver(topology: str, **options: str) -> Any:
     wishes = {"engine": "inline", "actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "eval_max_steps": 20}
     given = {"env_option": tuple(f"{name}={value}" for name, value in options.items()), "network": {"hidden": [8]}}
-    _, plan, agent = stage(change(defaults(HANGING, topology=topology), {**wishes, **given}))
-    return make_engine("inline", plan, agent)
+    return make_driver("inline", stage(change(defaults(HANGING, topology=topology), {**wishes, **given}))[1])
 
 
 @pytest.mark.parametrize("topology", ["single", "collectors"])
@@ -155,20 +154,20 @@ def test_reset_that_hangs_in_an_evaluation_of_one_thread_costs_a_score(
     topology: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = tmp_path / "mark"
-    with closing(inline_company(topology, where="reset", mark=str(mark))) as engine:
-        engine.start()
+    with closing(inline_driver(topology, where="reset", mark=str(mark))) as driver:
+        driver.start()
         monkeypatch.setenv(SETTING, "0.3")
         mark.touch()
         giving_up = threading.Timer(5, mark.unlink, (True,))  # else it would wait for ever
         giving_up.start()
-        engine.ask(0)
+        driver.ask(0)
         giving_up.cancel()
         mark.unlink(missing_ok=True)
-        assert engine.answer() is None
-        (note,) = engine.notes()
+        assert driver.answer() is None
+        (note,) = driver.notes()
         assert f"failed: reset() of {HANGING} did not end within 0.3 s" in note
-        engine.ask(1)
-        assert engine.answer() is not None
+        driver.ask(1)
+        assert driver.answer() is not None
 
 
 @pytest.mark.parametrize("topology", ["single", "collectors"])
@@ -176,8 +175,8 @@ def test_command_that_trains_in_one_thread_is_not_ended_by_what_hangs(
     topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "_commands", [True])
-    with closing(inline_company(topology, where="nowhere")) as engine:
-        engine.start()
+    with closing(inline_driver(topology, where="nowhere")) as driver:
+        driver.start()
         assert deadlines._commands == [False]
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,29 +16,18 @@ from numpy.typing import NDArray
 
 from commands import SERVER, until
 from naive import make_spec
-from repertory.engines.boards import BatchSlots, Board
+from repertory.channels.channel import Bells, allocate
+from repertory.channels.counters import Counters
+from repertory.channels.slots import BatchSlots
 from repertory.engines.shared_memory import Bell, Block, Lifeline
-from repertory.engines.stage import GUARD
-from repertory.experience.lanes import Field, LaneStorage
+from repertory.experience.lanes import LaneStorage
 from repertory.experience.pacing import Pacing
 from repertory.experience.replay import Prioritization, Replay, Sample
 from repertory.roles.batches import Drawer, Lesson
-from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.memory_server import MemoryServer
-from repertory.roles.safe import Safe
-from writers import (
-    COUNT,
-    COUNTERS,
-    LEARNED,
-    LENGTH,
-    SIZE,
-    episode_length,
-    publish_for_ever,
-    ring_back,
-    save_for_ever,
-    watch_lifeline,
-    write_for_ever,
-)
+from repertory.specs import Field
+from repertory.topologies.parts import GUARD
+from writers import COUNT, COUNTERS, LENGTH, episode_length, ring_back, watch_lifeline, write_for_ever
 
 SECONDS, GAMMA = 2.0, 0.9
 
@@ -55,58 +42,6 @@ def child(work: Callable[..., None], *arguments: Any) -> Iterator[Any]:
     finally:
         process.kill()
         process.join(30)
-
-
-def test_board_is_never_torn_and_never_goes_back() -> None:
-    block = Block(Board.fields(SIZE))
-    board, last = Board(block.arrays()), 0
-    seen: set[int] = set()
-    with child(publish_for_ever, block):
-        until(lambda: board.changed and board.latest()[0] > 0, what="a publication")
-        began = time.monotonic()
-        while time.monotonic() < began + SECONDS or len(seen) <= 200:
-            version, vector = board.latest()
-            assert (vector == version).all(), "torn"
-            assert version >= last
-            seen.add(last := version)
-            assert time.monotonic() < began + 60, f"{len(seen)} versions in a minute"
-    block.file.close()
-
-
-def test_board_keeps_what_it_gave_out_and_gives_the_same_until_there_is_a_newer() -> None:
-    block = Block(Board.fields(4, 2))
-    arrays = block.arrays()
-    low, high = Board(arrays, 0, slice(0, 1)), Board(arrays, 1, slice(1, 4))
-    low.publish(5, np.ones(1))
-    first = low.latest()[1]
-    assert low.latest()[1] is first
-    assert not low.changed
-    for version in (6, 7, 8):
-        low.publish(version, np.full(1, version))
-        high.publish(version, np.full(3, version))
-    np.testing.assert_array_equal(first, 1.0)
-    assert (low.latest()[0], high.latest()[0]) == (8, 8)
-    np.testing.assert_array_equal(np.concatenate([low.latest()[1], high.latest()[1]]), 8.0)
-    block.file.close()
-
-
-def test_state_in_the_safe_is_whole_whenever_its_writer_is_killed() -> None:
-    block, rng = Block(Safe.fields(LEARNED)), np.random.default_rng(0)
-    arrays = block.arrays()
-    counts = [0]
-    for _ in range(20):
-        flip = int(arrays["flip"][0])
-        with child(save_for_ever, block, counts[-1]) as process:
-            until(lambda: arrays["flip"][0] > flip + 2, what="a saving")  # noqa: B023
-            time.sleep(rng.uniform(0, 0.01))
-            os.kill(process.pid, signal.SIGKILL)
-            process.join(30)
-        leaves = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(Safe(LEARNED, block.arrays()).load())]
-        count = int(leaves[3])
-        assert all((leaf == count).all() for leaf in leaves)
-        assert count > counts[-1]
-        counts.append(count)
-    block.file.close()
 
 
 class Ticket:
@@ -146,50 +81,52 @@ def test_batches_are_neither_lost_nor_doubled_and_at_most_so_many_are_on_their_w
     count: int, per_call: int, moves: list[str]
 ) -> None:
     tickets, rows = Ticket(2 * per_call), 2 * per_call
-    fields = BatchSlots.fields(ticket_sample(np.arange(rows)), count)
-    arrays = {name: np.zeros(field.shape, field.dtype) for name, field in fields.items()}
-    ledger, rung = new_ledger(2), []
-
-    def slots() -> BatchSlots:
-        return BatchSlots(arrays, per_call, lambda: rung.append(1))
+    slots, counters, rung = (
+        BatchSlots("batches", lambda: ticket_sample(np.arange(rows)), count, per_call),
+        Counters("c", 2),
+        [],
+    )
+    slots.bind(allocate(slots.fields()), Bells(lambda: rung.append("learner"), lambda: rung.append("memory")))
+    counters.bind(allocate(counters.fields()))
+    sent = slots.writer()
 
     def memory() -> MemoryServer:
         lesson = Lesson(2, per_call, replay=True, prioritized=True)
         drawer = Drawer(tickets, Pacing(1e9, 2, 0), lesson, lambda _: 0.4, lambda: 10**6, seed=0)
-        return MemoryServer(drawer, slots(), Page(ledger, 0), np.zeros(1, np.int64))
+        return MemoryServer(drawer, slots.writer(), counters.stats(0), lambda _: None)
 
-    remembers, learns, page = memory(), slots(), Page(ledger, 1)
+    remembers, learns, stats = memory(), slots.reader(), counters.stats(1)
     held: Sample | None = None
     learned: list[int] = []
     absorbed = 0
     for move in moves:
         if move == "memory":
             remembers.step()
-            absorbed = learns.freed
+            absorbed = sent.freed
         elif move == "restart memory":  # errors that it had not read are lost, as with a killed one
             remembers = memory()
             tickets.returned += [(slot, slot + 0.5) for slot in learned[absorbed * rows :]]
-            absorbed = learns.freed
+            absorbed = sent.freed
         elif move == "restart learner":
-            held, learns = None, slots()
+            held, learns = None, slots.reader()
         elif move == "take":
             held = learns.take()
-            assert (held is None) == (learns.filled == learns.freed)
+            assert (held is None) == (sent.filled == sent.freed)
         elif held is not None:
             assert held.action.shape == (per_call, 2)
             ids = held.slot.ravel()
             np.testing.assert_array_equal(held.observation[..., 2].ravel(), ids)
-            page.learned(per_call)
+            stats.learned(per_call)
             learned += ids.tolist()
             learns.release(held, held.reward + 0.5)
             held = None
-        assert 0 <= learns.filled - learns.freed <= count
-        assert learns.filled - absorbed <= count, "no slot is filled whose errors were not read"
+        assert 0 <= sent.filled - sent.freed <= count
+        assert sent.filled - absorbed <= count, "no slot is filled whose errors were not read"
     remembers.settle()
     assert learned == list(range(len(learned)))
-    assert learns.filled == tickets.count
+    assert sent.filled == tickets.count
     assert sorted(tickets.returned) == [(slot, slot + 0.5) for slot in learned]
-    assert len(rung) == learns.filled + learns.freed
+    assert [rung.count(who) for who in ("learner", "memory")] == [sent.filled, sent.freed]
 
 
 def test_bell_rung_before_the_wait_is_not_lost() -> None:

@@ -18,6 +18,7 @@ from commands import until
 from repertory.engines.offspring import MARK, end_offspring, lead_group, mark_of
 from repertory.engines.supervisor import Supervisor, Watched
 from repertory.runtime import FAMILY, fork_server
+from repertory.topologies.graph import Workers
 
 ORPHAN = """
 import os, sys, time
@@ -81,7 +82,7 @@ def test_child_that_was_forked_without_a_program_and_left_the_session_ends_with_
     worker.start()
     child = heard.recv()
     until(lambda: os.getsid(child) == child, timeout=5, what="its leaving")
-    watched = Watched((), process=worker)
+    watched = Watched((), Workers("actor", 0, list), process=worker)
     Supervisor._end_with_offspring(Supervisor.__new__(Supervisor), watched)
     assert watched.process is None
     until(lambda: not psutil.pid_exists(child), timeout=5, what="its end")
