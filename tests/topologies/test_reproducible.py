@@ -80,6 +80,7 @@ def test_resumed_run_goes_on_with_what_the_checkpoint_holds(topology: str, optio
     found, want = (state["channels"]["experience"].get("priorities", np.zeros((1, 1, 0))) for state in (here, saved))
     assert (want.size > 0) == (topology == "apex")
     assert_same_state(np.ascontiguousarray(found[:, :, : want.shape[2]]), want)  # cutting an episode takes a slot more
+    second.start()
     play(second)
     ended = second.settle()
     second.close()
