@@ -28,6 +28,7 @@ LONG = (
     "test_page",
     "test_learning",
     "test_exact_resume",
+    "test_exact_topologies",
     "test_beginnings",
     "test_training",
 )

@@ -15,7 +15,7 @@ import pytest
 
 from repertory import cli
 from repertory.completion import KINDS, SHELLS, options_of, script
-from repertory.topologies import TOPOLOGIES
+from repertory.topologies import known
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_every_command_can_be_completed() -> None:
 def test_options_of_train_are_those_of_all_topologies_and_agents(capsys: pytest.CaptureFixture[str]) -> None:
     told = [
         options_in_help(["train", "CartPole-v1", "--topology", topology, "--agent", agent], capsys)
-        for topology, kind in TOPOLOGIES.items()
+        for topology, kind in known().items()
         for agent in kind.agents
     ]
     assert set.union(*told) == set(options_of("train"))

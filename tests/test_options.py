@@ -16,26 +16,18 @@ from repertory import cli, topologies
 from repertory.agents import registry
 from repertory.agents.networks import NetworkOptions
 from repertory.runs.config import GROUPS, ChoiceOptions, RunOptions, options_for
+from repertory.runs.staging import sketch
 from repertory.topologies.options import TopologyOptions
 
 ROOT = Path(repertory.__file__).parent
-CLASSES = {kind.options for kind in (*registry.known().values(), *topologies.ALL)}
-ADAPTER = "Company"
-"""Holds every topology's options once more until engines read the topology's own; that is no reading."""
+CLASSES = {kind.options for kind in (*registry.known().values(), *topologies.known().values())}
 
 
 def attributes_read() -> set[str]:
-    """Names behind a dot, and the texts in lists of options, in all of our code but the adapter."""
-    found: set[str] = set()
-    for path in ROOT.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        tree.body = [node for node in tree.body if getattr(node, "name", "") != ADAPTER]
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                found.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and path.name == "stage.py":
-                found.add(node.value)  # how many of a worker there are
-    return found
+    """Names behind a dot, in all of our code."""
+    trees = [ast.parse(path.read_text()) for path in ROOT.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
 @pytest.mark.parametrize("kind", sorted({*CLASSES, NetworkOptions, RunOptions}, key=lambda kind: kind.__name__))
@@ -68,8 +60,8 @@ def _sentences(kind: type) -> dict[str, str]:
 
 
 def test_each_topology_has_options_of_its_own_class() -> None:
-    assert len({topology.options for topology in topologies.ALL}) == len(topologies.ALL)
-    for topology in topologies.ALL:
+    assert len({topology.options for topology in topologies.known().values()}) == len(topologies.known())
+    for topology in topologies.known().values():
         assert issubclass(topology.options, TopologyOptions)
         for agent in topology.agents:
             options = options_for(agent, topology.name)("CartPole-v1")
@@ -86,8 +78,8 @@ ABOVE = [
 
 @pytest.mark.parametrize("path", ABOVE, ids=lambda path: path.name)
 def test_rooms_above_compare_no_name_of_a_topology_a_worker_or_an_agent(path: Path) -> None:
-    roles = {node.role for topology in topologies.ALL for node in topology.nodes}
-    names = {*topologies.TOPOLOGIES, *registry.known(), *roles} - {"replay", "agent"}  # words for options, too
+    workers = {group.name for topology in topologies.known() for group in sketch(topology).workers}
+    names = {*topologies.known(), *registry.known(), *workers} - {"replay", "agent"}  # words for options, too
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -128,7 +120,7 @@ def test_help_of_a_topology_without_options_has_no_such_heading(capsys: pytest.C
     assert "topology options" not in help_of(capsys)
 
 
-@pytest.mark.parametrize("topology", topologies.TOPOLOGIES)
+@pytest.mark.parametrize("topology", topologies.known())
 def test_show_tells_a_topologys_options(topology: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", topology]) == 0
     text = capsys.readouterr().out

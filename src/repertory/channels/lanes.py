@@ -16,7 +16,7 @@ from repertory.experience.priorities import PriorityTree
 from repertory.specs import EnvironmentSpec, Field
 
 NEVER = 1 << 62
-OF_READERS = ("priorities", "wake_at")
+OF_READERS = ("priorities", "taken", "wake_at")
 BESIDE = (*OF_READERS, "shift")
 """Arrays that the storage of the lanes does not know."""
 
@@ -50,6 +50,7 @@ class Lanes(Channel):
         fields = LaneStorage.fields(self.spec, self.count, self.length, self.values)
         fields["shift"] = Field((self.count,), "int64")
         fields["wake_at"] = Field((1,), "int64", READER)
+        fields["taken"] = Field((self.count,), "int64", READER)
         if self.prioritized:
             leaves = PriorityTree.padded(self.count // self.readers * self.length)
             fields["priorities"] = Field((self.readers, leaves), "float64", READER)
@@ -79,7 +80,7 @@ class Lanes(Channel):
 
     def state(self) -> dict[str, Any]:
         storage = self.storage()
-        state: dict[str, Any] = {"steps": storage.state()}
+        state: dict[str, Any] = {"steps": storage.state(), "taken": self.arrays["taken"].copy()}
         if self.prioritized:
             state["priorities"] = self._priorities()[:, :, : storage.filled]
         return state
@@ -88,13 +89,21 @@ class Lanes(Channel):
         storage = self.storage()
         storage.load_state(state["steps"])
         storage.interrupt()
+        self.arrays["shift"][:] = 0
+        self.arrays["taken"][:] = state["taken"]
         if self.prioritized:
             saved = np.asarray(state["priorities"])
             self._priorities()[:, :, : saved.shape[2]] = saved
 
     def restart(self) -> None:
-        """All of it is kept; running episodes end as truncated, as they do when a checkpoint is loaded."""
-        self.storage().interrupt()
+        """All of it is kept; running episodes end as truncated, as they do when a checkpoint is loaded.
+
+        An end takes a slot, which lanes that follow others have and those may not.
+        """
+        storage = self.storage()
+        before = storage.head.copy()
+        storage.interrupt()
+        self.arrays["shift"][:] += storage.head - before
         self.arrays["wake_at"][:] = 0
 
     def _priorities(self) -> NDArray[np.float64]:
@@ -149,6 +158,12 @@ class LaneReader:
     def priorities(self, index: int = 0) -> NDArray[np.float64] | None:
         """Where the priorities of this reader's part lie, if there are any."""
         return self._lanes.arrays["priorities"][index] if self._lanes.prioritized else None
+
+    @property
+    def taken(self) -> NDArray[np.int64]:
+        """By lane, live: the first slot that was not yet learned from, where each step is learned from once."""
+        taken: NDArray[np.int64] = self._lanes.arrays["taken"]
+        return taken
 
     def wake_at(self, env_steps: int | None) -> None:
         """Actors wake this reader once they have played so many env steps; None = they need not."""

@@ -1,7 +1,7 @@
 """Checkpoints: whole or not at all, checksummed, and never a pickle. Imports our errors and its neighbours.
 
     checkpoints/step-000000012000/
-      learner.safetensors, replay.safetensors   the arrays: one file for each top-level key that has any
+      learner.safetensors, channels.safetensors   the arrays: one file for each top-level key that has any
       state.json                                everything else, and where each array belongs
       manifest.json                             versions, step, size and CRC-32 of each file; written last
 
@@ -32,8 +32,9 @@ from repertory.runs.array_file import Array, measure_file, write_file
 from repertory.runs.state_tree import State, join, split
 
 FORMAT = "repertory-checkpoint"
-FORMAT_VERSION = 2
-"""Format 1 held the whole capacity of a replay, and a learning rate that fell by updates."""
+FORMAT_VERSION = 3
+"""Format 1 held the whole capacity of a replay, and a learning rate that fell by updates; format 2 had a part for each
+kind of worker, where now each channel has one, and of topologies on `inline` only `single` went on exactly."""
 
 
 class CheckpointFailed(OSError):
@@ -51,7 +52,7 @@ def save(directory: Path, state: State, *, step: int, keep: int, exact: bool) ->
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
     tree, parts = split(state)
-    about = {"format": FORMAT, "format_version": FORMAT_VERSION, "repertory": _our_version()}
+    about = {"format": FORMAT, "format_version": FORMAT_VERSION, "repertory": our_version()}
     about |= {"step": step, "exact": exact}
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def manifest(path: str | Path) -> dict[str, Any]:
         remedy = "upgrade repertory" if found["format_version"] > FORMAT_VERSION else "train again, or use that version"
         raise UserError(
             f"{path} has checkpoint format {found['format_version']} (of repertory {found.get('repertory')}) "
-            f"but repertory {_our_version()} reads format {FORMAT_VERSION}; {remedy}"
+            f"but repertory {our_version()} reads format {FORMAT_VERSION}; {remedy}"
         )
     if found.get("crc32") != _self_checksum(found):
         raise UserError(f"{path}/manifest.json is damaged: its checksum is wrong; use another checkpoint")
@@ -175,7 +176,7 @@ def _self_checksum(about: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
-def _our_version() -> str:
+def our_version() -> str:
     try:
         return version("repertory")
     except PackageNotFoundError:

@@ -9,6 +9,7 @@ from typing import Any
 from repertory.agents.network_registry import name_module
 from repertory.environments.factory import name_environment
 from repertory.errors import UserError
+from repertory.runs.checkpoint import our_version
 from repertory.runs.config import RunOptions, environment_options, from_dict
 from repertory.runs.directory import RunDirectory
 from repertory.runs.trust import require_trust
@@ -32,7 +33,7 @@ def read_options(directory: RunDirectory, supplied: Supplied = NOTHING, *, to_pl
 
     Unless somebody wants `to_play`, the environment's code is not needed.
     """
-    options = from_dict(directory.read_config())
+    options = from_dict(_refuse_older(directory, directory.read_config()))
     if not supplied.trust:
         named = _without(options, supplied)
         require_trust(named if to_play else dataclasses.replace(named, environment=""), directory.path)
@@ -46,6 +47,16 @@ def read_options(directory: RunDirectory, supplied: Supplied = NOTHING, *, to_pl
         _refuse_lost(directory, "environment", "environment", options.environment)
     _refuse_lost(directory, "network", "network_module", options.network.module or "")
     return options
+
+
+def _refuse_older(directory: RunDirectory, values: dict[str, Any]) -> dict[str, Any]:
+    if "company" not in values:
+        return values
+    older = (directory.read_origin().get("versions") or {}).get("repertory")
+    raise UserError(
+        f"{directory.path} is a run of an earlier repertory ({older}): its config.json has `company` where repertory "
+        f"{our_version()} has `topology`, and its checkpoints have another format; train again, or use that version"
+    )
 
 
 def _without(options: RunOptions, supplied: Supplied) -> RunOptions:

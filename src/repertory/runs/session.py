@@ -132,7 +132,7 @@ class Session:
         return self._finish(status)
 
     def _save_last(self) -> None:
-        """Bring everybody to rest first: a company that was just saved may have played on since."""
+        """Bring everybody to rest first: workers that were just saved may have played on since."""
         self.engine.settle()
         if not self._saved(self.engine.counters.env_steps):
             self._save(exact=False)

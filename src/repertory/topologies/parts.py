@@ -142,7 +142,8 @@ def sampler(me: Context, steps: LaneReader, *, guarded: bool = True) -> Drawer:
     """Batches for one learner, from everybody's steps."""
     plan = me.plan
     replay = replay_of(plan, steps.storage, steps.priorities(), guarded=guarded)
-    replay.taken[:] = steps.storage.head  # without a replay, what an earlier learner may have learned from is over
+    if not plan.q.replay:
+        replay.taken = steps.taken  # each step is learned from once, also if the learner is started again
     found = Drawer(
         replay,
         plan.pacing(),

@@ -42,7 +42,8 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
         batches = parts.sampler(me, read, guarded=False)
         learner = parts.learner(me, batches, published, state)
         policy = playing.local_policy(me, newest)
-        actor = playing.lane_actor(me, written, policy, playing.steps_left(me, batches.owed), epsilon(0))
+        owes = batches.owed if plan.q.replay else lambda: False  # an update may wait for steps that are to be played
+        actor = playing.lane_actor(me, written, policy, playing.steps_left(me, owes), epsilon(0))
         return [playing.started(me, actor), learner]
 
     return Topology(

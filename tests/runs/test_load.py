@@ -20,12 +20,12 @@ from hypothesis import given, settings
 import repertory
 from commands import words
 from repertory import cli
-from repertory.engines.casting import EVALUATION_WORKER
 from repertory.environments import factory, saved_spaces
 from repertory.environments.spaces import Encoder
 from repertory.errors import UserError
 from repertory.runs.config import names_of, options_for
-from test_spaces import trees
+from repertory.topologies.parts import EVALUATION_RANK
+from space_trees import trees
 
 SHORT = words(
     "--env-steps 400 --eval-every 400 --eval-episodes 2 --eval-max-steps 40 --log-every 200 --quiet "
@@ -143,7 +143,7 @@ def test_a_batch_gets_the_actions_of_its_single_observations(shop: Path) -> None
 def test_loaded_agent_plays_as_its_evaluation_does(cartpole: Path) -> None:
     agent, env = repertory.load(cartpole), gym.make("CartPole-v1")
     told = repertory.evaluate(cartpole, episodes=3)["lengths"]
-    for seed, length in zip(factory.seeds(0, EVALUATION_WORKER, 3), told, strict=True):
+    for seed, length in zip(factory.seeds(0, EVALUATION_RANK, 3), told, strict=True):
         observation, _ = env.reset(seed=seed)
         steps, over = 0, False
         while not over and steps < 40:

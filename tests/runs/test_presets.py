@@ -18,7 +18,7 @@ from repertory.runs.presets import defaults, find_preset, known, read_preset
 FAMILIES = (
     "acrobot", "atari", "cartpole", "lunar_lander", "minatar", "mountain_car", "slow_cartpole", "t_maze",
 )  # fmt: skip
-PAIRS = [(name, agent) for name, topology in topologies.TOPOLOGIES.items() for agent in topology.agents]
+PAIRS = [(name, agent) for name, topology in topologies.known().items() for agent in topology.agents]
 CARTPOLE: dict[tuple[str, str], dict[str, Any]] = {
     ("single", "dqn"): {
         "env_steps": 50_000, "envs_per_actor": 16, "eval_every": 1_000, "engine": "inline", "agent.batch_size": 128,

@@ -210,7 +210,7 @@ def test_runs_show_and_doctor_tell_what_there_is(trained: Path, capsys: pytest.C
     assert all(f"[{role}]" in drawn for role in ("actor", "replay", "learner", "evaluator"))
     assert cli.main(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(topologies.TOPOLOGIES)
+    assert [line.split()[0] for line in lines] == list(topologies.known())
     assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1, "aligned"
     assert cli.main(["doctor", "--json"]) == 0
     findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
@@ -321,7 +321,7 @@ def test_resumed_run_plays_with_its_new_weights() -> None:
     [
         ({"env_step": 3}, "unknown option 'env_step'; did you mean 'env_steps'?"),
         ({"env_steps": "3"}, "option 'env_steps' must be int, not '3'"),
-        ({"agent_options": {"bach_size": 3}}, "unknown option 'agent.bach_size'; did you mean 'batch_size'?"),
+        ({"agent_options": {"bach_size": 3}}, "agent 'dqn' has no option 'bach_size'; did you mean 'batch_size'?"),
     ],
 )
 def test_python_api_refuses_unknown_options(options: dict[str, Any], sentence: str) -> None:

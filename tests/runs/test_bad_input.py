@@ -22,7 +22,7 @@ from repertory.errors import UserError
 from repertory.runs import checkpoint
 from repertory.runs.config import flag, names_of, options_for, value_of
 from repertory.runs.player import load_player
-from repertory.topologies import TOPOLOGIES
+from repertory.topologies import known
 
 SHORT = words(
     "--env-steps 1200 --checkpoint-every 400 --eval-every 400 --eval-episodes 2 --eval-max-steps 30 --quiet "
@@ -283,7 +283,7 @@ def test_option_that_the_topology_does_not_read_is_refused_everywhere(
     capsys: pytest.CaptureFixture[str], place: Path, wrong: str
 ) -> None:
     option, topology = wrong.split()
-    readers = [name for name, kind in TOPOLOGIES.items() if hasattr(kind.options, option)]
+    readers = [name for name, kind in known().items() if hasattr(kind.options, option)]
     spelled = f"--topology.{option.replace('_', '-')}"
     told = refusal(capsys, "train", "CartPole-v1", "--topology", topology, spelled, "2")
     assert told.startswith(f"topology {topology!r} has no option {spelled} (an option of {', '.join(readers)}); ")
@@ -321,6 +321,32 @@ def test_options_of_older_versions_are_told_their_new_names(capsys: pytest.Captu
         repertory.train("CartPole-v1", company_options={"shards": 2})
 
 
+def test_run_of_an_earlier_version_is_refused(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    saved = json.loads((run / "config.json").read_bytes())
+    saved["config"]["company"] = saved["config"].pop("topology")
+    saved["config"]["topology"] = saved["config"].pop("topology_name")
+    saved["origin"]["versions"]["repertory"] = "0.0.9"
+    (run / "config.json").write_text(json.dumps(saved))
+    for command in ("resume", "evaluate"):
+        sentence = refusal(capsys, command, "run")
+        assert sentence.startswith("runs/run is a run of an earlier repertory (0.0.9): its config.json has `company`")
+        assert sentence.endswith("; train again, or use that version")
+    assert cli.main(["runs"]) == 0
+
+
+def test_checkpoints_of_an_earlier_format_are_refused(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    for path in checkpoint.whole(run / "checkpoints"):
+        about = json.loads((path / "manifest.json").read_bytes())
+        del about["crc32"]
+        about |= {"format_version": 2, "repertory": "0.0.9"}
+        about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+        (path / "manifest.json").write_text(json.dumps(about))
+    for command in (("resume", "run", "--env-steps", 1300, "--quiet"), ("evaluate", "run")):
+        sentence = refusal(capsys, *command)
+        assert "has checkpoint format 2 (of repertory 0.0.9) but repertory " in sentence
+        assert sentence.endswith(" reads format 3; train again, or use that version")
+
+
 ANY_NUMBER = {"target_score", "agent.value_min", "agent.value_max"}
 MAY_BE_ZERO = ANY_NUMBER | {
     "seed", "threads", "restarts", "network.core", "agent.learning_starts", "agent.epsilon_steps",
@@ -336,7 +362,7 @@ MAY_BE_ZERO = ANY_NUMBER | {
 def numeric_options() -> list[tuple[str, str]]:
     """A topology and an option: of `single` all, of `impala` the agent's, too, of the others their own."""
     found = []
-    for topology, kind in TOPOLOGIES.items():
+    for topology, kind in known().items():
         options = options_for(kind.agents[0], topology)("CartPole-v1", seconds=1.0, eval_every_s=1.0, target_score=1.0)
         parts = {"single": "", "impala": ("agent.", "topology.")}.get(topology, "topology.")
         numbers = [name for name in names_of(type(options)) if type(value_of(options, name)) in (int, float)]

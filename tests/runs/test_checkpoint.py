@@ -231,11 +231,12 @@ def test_newest_exact_checkpoint_stays_however_many_follow(tmp_path: Path) -> No
     assert [checkpoint.manifest(path)["step"] for path in checkpoint.whole(tmp_path)] == [5, 6]
 
 
-def test_older_format_names_both_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [1, 2])
+def test_older_format_names_both_versions(tmp_path: Path, older: int) -> None:
     path = save(tmp_path)
-    forge(path, format_version=1, repertory="0.0.9")
-    assert "has checkpoint format 1 (of repertory 0.0.9) but repertory " in sentence(path)
-    assert f" reads format {checkpoint.FORMAT_VERSION}; train again, or use that version" in sentence(path)
+    forge(path, format_version=older, repertory="0.0.9")
+    assert f"has checkpoint format {older} (of repertory 0.0.9) but repertory " in sentence(path)
+    assert " reads format 3; train again, or use that version" in sentence(path)
 
 
 def test_newer_format_names_both_versions_and_still_counts_as_latest(tmp_path: Path) -> None:
