@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from companies import company, plan_of, turns
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from repertory.engines.plan import CALLS_AHEAD
 
 from repertory.experience.pacing import Pacing
 
@@ -88,58 +86,3 @@ def test_due_at_is_the_first_env_step_at_which_so_many_updates_are_owed(
     at = pacing.due_at(more)
     assert pacing.owed(at) >= more
     assert pacing.owed(at - 1) < more
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    ratio=st.sampled_from([0.1, 1.0, 8.0, 33.3]),
-    batch_size=st.sampled_from([8, 32, 128]),
-    per_call=st.integers(1, 16),
-    actors=st.integers(1, 5),
-    updates=st.integers(0, 10**5),
-)
-def test_collectors_may_always_play_as_far_as_two_more_calls_need_and_hardly_further(
-    ratio: float, batch_size: int, per_call: int, actors: int, updates: int
-) -> None:
-    wishes = {"replay_ratio": ratio, "batch_size": batch_size, "updates_per_call": per_call, "n_step": 1}
-    plan = plan_of("collectors", actors=actors, envs_per_actor=2, agent=wishes)
-    one_on_its_way = Pacing(ratio, batch_size, plan.options.learning_starts, updates + per_call)
-    needed = one_on_its_way.due_at(per_call)
-    assert needed <= plan.most_env_steps(updates) <= needed + plan.environments
-    assert plan.most_env_steps(updates) <= plan.most_env_steps(updates + 1)
-
-
-SPEEDS = {
-    "all alike": {},
-    "slow learner": {"learner": 0.02},
-    "slow memory": {"memory": 0.05},
-    "slow collectors": {"collector": 0.02},
-    "one fast collector": {"collector 0": 0.05, "collector 1": 0.05},
-}
-
-
-@pytest.mark.parametrize("per_call", [1, 4])
-@pytest.mark.parametrize("speeds", SPEEDS)
-def test_replay_ratio_of_collectors_stays_in_its_window_whatever_the_speeds(speeds: str, per_call: int) -> None:
-    """Turns in random order, some members seldom: learning is never ahead of playing, nor beyond its window behind."""
-    wishes = {"replay_ratio": 2.0, "batch_size": 8, "updates_per_call": per_call, "learning_starts": 100}
-    rehearsal = company("collectors", agent=wishes, env_steps=800)
-    plan, page, rng = rehearsal.plan, rehearsal.counters, np.random.default_rng(per_call)
-    slow, members = SPEEDS[speeds], turns(rehearsal)
-    names = [name for name in members if not name.startswith("evaluator")]
-    chances = np.array([slow.get(name, slow.get(name.split()[0], 1.0)) for name in names])
-    behind = []
-    for turn in rng.choice(len(names), 200_000, p=chances / chances.sum()):
-        for role in members[names[turn]]:
-            role.step()
-        due = (page.env_steps - 100) * 2.0 / 8
-        assert page.updates <= max(due, 0)
-        assert page.env_steps < plan.most_env_steps(page.updates) + plan.envs_per_actor
-        behind.append(due - page.updates)
-        if page.env_steps >= 800:
-            break
-    rehearsal.close()
-    assert page.env_steps >= 800, "nobody waited for ever"
-    window = CALLS_AHEAD * per_call + (plan.environments + plan.envs_per_actor) * 2.0 / 8
-    assert max(behind) <= window
-    assert page.updates * 8 / (page.env_steps - 100) == pytest.approx(2.0, abs=window * 8 / 700)

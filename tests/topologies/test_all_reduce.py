@@ -1,4 +1,4 @@
-"""All-reduce: ranks stay bit-equal after every update, and make the update that one learner of all their samples makes.
+"""All-reduce: replicas stay bit-equal after every update, and update as one learner of all their samples does.
 
 Horovod: Sergeev and Del Balso 2018.
 """
@@ -6,6 +6,7 @@ Horovod: Sergeev and Del Balso 2018.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,64 +15,66 @@ import numpy as np
 import psutil
 import pytest
 
-from inline_runs import inline_run, play, roles, turns
+from inline_runs import channel_of, inline_run, play, roles, small_plan, turns
 from repertory.agents.agent import Transitions
-from repertory.engines import processes
+from repertory.engines import make_driver, processes
 from repertory.engines.driver import Driver
-from repertory.engines.processes import ProcessesEngine
+from repertory.engines.processes import ProcessesHost
 from repertory.experience.replay import Sample
 from repertory.roles.replica import Replica
 from repertory.runs.config import change, from_dict, to_dict
 from repertory.runs.presets import defaults
 from repertory.runs.staging import draft
-from repertory.topologies import TOPOLOGIES
+from repertory.topologies import known
 
 COMPRESSIONS = ("none", "float16", "int8", "topk")
 
 
-def checksums(engine: Any) -> list[dict[int, int]]:
-    """What each rank's weights were after each of its latest updates."""
-    return [
-        {int(version): int(crc) for version, crc in rank if version} for rank in engine.stage.arrays["checksums"].copy()
-    ]
+def checksums(driver: Driver) -> list[dict[int, int]]:
+    """What each replica's weights were after each of its latest updates."""
+    found = channel_of(driver.wiring, "gradients").arrays["checksums"].copy()
+    return [{int(version): int(crc) for version, crc in replica if version} for replica in found]
 
 
-def assert_ranks_equal(engine: Any, least: int) -> None:
-    """The same weights on all ranks after every update."""
-    first, *others = checksums(engine)
+def assert_replicas_equal(found: list[dict[int, int]], least: int) -> None:
+    """The same weights on all replicas after every update."""
+    first, *others = found
     assert len(first) >= least
     assert len(set(first.values())) > len(first) // 2, "the weights do change"
     for other in others:
         assert other == first
 
 
-def settled(driver: Driver) -> Driver:
-    """Paused between two rounds, as for a checkpoint, and let go on."""
+def pause(driver: Driver) -> None:
+    """Between two rounds, as for a checkpoint."""
     driver.settle()
     driver.start()
-    return driver
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_weights_of_all_ranks_are_equal_to_the_bit_after_every_update(compression: str) -> None:
+def test_weights_of_all_replicas_are_equal_to_the_bit_after_every_update(compression: str) -> None:
     driver = inline_run("all_reduce", {"compression": compression}, {"prioritized": True}, envs_per_actor=1)
     play(driver)
     driver.settle()
-    assert_ranks_equal(driver, 50)
+    assert_replicas_equal(checksums(driver), 50)
     driver.close()
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_ranks_stay_equal_wherever_a_pause_finds_them(compression: str, rounds: int) -> None:
+def test_replicas_stay_equal_wherever_a_pause_finds_them(compression: str, rounds: int) -> None:
     driver = inline_run("all_reduce", {"compression": compression}, env_steps=600, envs_per_actor=1)
+    found: list[dict[int, int]] = [{} for _ in range(3)]
     for count, _ in enumerate(driver.rounds()):
         if count % rounds == 0:
-            settled(driver)
+            driver.settle()
+            for all_, new in zip(found, checksums(driver), strict=True):
+                all_ |= new
+            driver.start()
         if driver.counters.env_steps >= 600:
             break
     driver.settle()
-    assert_ranks_equal(driver, 10)
+    assert_replicas_equal([all_ | new for all_, new in zip(found, checksums(driver), strict=True)], 10)
     driver.close()
 
 
@@ -79,17 +82,17 @@ def test_ranks_stay_equal_wherever_a_pause_finds_them(compression: str, rounds: 
 def test_a_round_that_is_given_up_takes_nothing_from_what_is_still_to_be_sent(compression: str) -> None:
     """The gradient counts for nobody, so its residual counts for nobody."""
     driver = inline_run("all_reduce", {"compression": compression}, env_steps=10**6)
-    rank: Replica = roles(driver, Replica)[0]
+    replica: Replica = roles(driver, Replica)[0]
     play(driver, 600)
     acting = turns(driver)["rank 0"]
-    while rank._waiting is None:  # the others do not come
-        before = np.array(rank._residual)
+    while replica._waiting is None:  # the others do not come
+        before = np.array(replica._residual)
         for role in acting:
             role.step()
     assert np.abs(before).max() > 0
-    assert not np.array_equal(rank._residual, before)
-    rank.settle()
-    np.testing.assert_array_equal(rank._residual, before)
+    assert not np.array_equal(replica._residual, before)
+    replica.settle()
+    np.testing.assert_array_equal(replica._residual, before)
     driver.close()
 
 
@@ -97,7 +100,7 @@ def test_pause_costs_no_update() -> None:
     made = []
     for pauses in (False, True):
         driver = inline_run("all_reduce", env_steps=900)
-        play(driver, watch=(lambda r=driver: settled(r)) if pauses else (lambda: None))
+        play(driver, watch=partial(pause, driver) if pauses else lambda: None)
         driver.settle()
         made.append(driver.counters.updates)
         driver.close()
@@ -105,24 +108,24 @@ def test_pause_costs_no_update() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5])
-def test_update_of_all_ranks_is_that_of_one_learner_with_all_their_samples(
+def test_update_of_all_replicas_is_that_of_one_learner_with_all_their_samples(
     limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal but for the order of the sums: over 3 x 8 rows at once here, over 8 rows and then 3 ranks there.
+    """Equal but for the order of the sums: over 3 x 8 rows at once here, over 8 rows and then 3 replicas there.
 
     Rounding of float32 is 1e-7 of a sum, some of which cancel; weights are compared at 1e-4 of the largest step. Adam's
     ε is 1, so that its steps grow with the gradient, and a sum in place of the mean would show.
     """
     agent_options = {"max_gradient_norm": limit, "optimizer_epsilon": 1.0}
     driver = inline_run("all_reduce", agent=agent_options)
-    ranks: list[Replica] = roles(driver, Replica)
-    samples: dict[int, list[Sample]] = {rank.rank: [] for rank in ranks}
-    for rank in ranks:
-        monkeypatch.setattr(rank.batches, "take", remember(rank.batches.take, samples[rank.rank]))
-    seen = {0: jax.tree_util.tree_map(np.array, ranks[0].learned)}
+    replicas: list[Replica] = roles(driver, Replica)
+    samples: dict[int, list[Sample]] = {replica.rank: [] for replica in replicas}
+    for replica in replicas:
+        monkeypatch.setattr(replica.batches, "take", remember(replica.batches.take, samples[replica.rank]))
+    seen = {0: jax.tree_util.tree_map(np.array, replicas[0].learned)}
 
     def watch() -> None:
-        seen[ranks[0].version] = jax.tree_util.tree_map(np.array, ranks[0].learned)
+        seen[replicas[0].version] = jax.tree_util.tree_map(np.array, replicas[0].learned)
 
     play(driver, 900, watch)
     agent = driver.agent
@@ -152,9 +155,10 @@ def remember(take: Any, into: list[Sample]) -> Any:
     return taking
 
 
-def listening(engine: ProcessesEngine) -> list[Any]:
-    """Where members receive others."""
-    processes = [watched.process for watched in engine.supervisor.watched]
+def listening(driver: Driver) -> list[Any]:
+    """Addresses where workers accept connections."""
+    assert isinstance(driver.host, ProcessesHost)
+    processes = [watched.process for watched in driver.host.supervisor.watched]
     found = [psutil.Process(process.pid).net_connections("tcp") for process in processes if process is not None]
     return [each.laddr for of_one in found for each in of_one if each.status == psutil.CONN_LISTEN]
 
@@ -164,13 +168,13 @@ def joined(parts: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_learning_rate_is_multiplied_by_the_number_of_ranks_if_asked(scale: bool) -> None:
+def test_learning_rate_is_multiplied_by_the_number_of_replicas_if_asked(scale: bool) -> None:
     driver = inline_run("all_reduce", {"scale_learning_rate": scale}, {"learning_rate": 1e-3})
     assert driver.plan.options.learning_rate == pytest.approx(3e-3 if scale else 1e-3)
     driver.close()
 
 
-@pytest.mark.parametrize("topology", sorted(TOPOLOGIES))
+@pytest.mark.parametrize("topology", sorted(known()))
 def test_options_that_follow_from_others_follow_once(topology: str) -> None:
     """A resumed run reads what the first one has written."""
     wishes = {"actors": 3} if topology != "single" else {}
@@ -184,71 +188,90 @@ def test_options_that_follow_from_others_follow_once(topology: str) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "topk"])
 def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compression: str) -> None:
-    plan = inline_run("all_reduce", {"compression": compression}, actors=2, env_steps=10**6, begin=False).plan
-    engine = ProcessesEngine(plan, plan.make_agent())
+    plan = small_plan("all_reduce", {"compression": compression}, actors=2, env_steps=10**6)
+    driver = make_driver("processes", plan)
     end = time.monotonic() + 120
     try:
-        engine.start()
-        for pause in (40, 80):
-            for _ in engine.rounds():
-                if engine.counters.updates >= pause:
+        driver.start()
+        for updates in (40, 80):
+            for _ in driver.rounds():
+                if driver.counters.updates >= updates:
                     break
-                assert time.monotonic() < end, "two ranks made no 40 updates"
-            engine.settle()
-            assert_ranks_equal(engine, pause)
-            engine.start()
-        assert listening(engine) == [], "nobody else can connect"
-        assert engine.restarts == 0
+                assert time.monotonic() < end, "two replicas made no 40 updates"
+            driver.settle()
+            assert_replicas_equal(checksums(driver), updates)
+            driver.start()
+        assert listening(driver) == [], "nobody else can connect"
+        assert driver.restarts == 0
     finally:
-        engine.close()
+        driver.close()
 
 
 def test_two_processes_learn_what_one_thread_learns_to_the_bit_whatever_their_speeds() -> None:
-    plan = inline_run("all_reduce", agent={"epsilon_steps": 800}, actors=2, env_steps=1_000, begin=False).plan
-    engine, driver = ProcessesEngine(plan, plan.make_agent()), Driver(plan, plan.make_agent())
+    plan = small_plan("all_reduce", agent={"epsilon_steps": 800}, actors=2, env_steps=1_000)
+    several, one = make_driver("processes", plan), make_driver("inline", plan)
     end = time.monotonic() + 120
     try:
-        engine.start()
-        for _ in engine.rounds():
+        several.start()
+        for _ in several.rounds():
             assert time.monotonic() < end, "1,000 env steps take no two minutes"
-            if engine.counters.env_steps >= 1_000:
+            if several.counters.env_steps >= 1_000:
                 break
-        engine.settle()
-        driver.start()
-        play(driver)
-        driver.settle()
-        found, want = checksums(engine)[0], checksums(driver)[0]
+        several.settle()
+        one.start()
+        play(one)
+        one.settle()
+        found, want = checksums(several)[0], checksums(one)[0]
         both = sorted(found.keys() & want.keys())
         assert len(both) >= 40
         assert [found[version] for version in both] == [want[version] for version in both]
     finally:
-        engine.close()
-        driver.close()
+        several.close()
+        one.close()
 
 
 @pytest.mark.parametrize("topology", ["all_reduce", "impala"])
 def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
     topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One rank goes on and waits for the others, while another has slept through the time between two pauses."""
+    """One replica goes on and waits for the others, while another has slept through the time between two pauses."""
     monkeypatch.setattr(processes, "SETTLE_S", 30.0)
     several = {"learners": 2} if topology == "impala" else {}
-    plan = inline_run(topology, several, heartbeat_s=60.0, actors=2, env_steps=10**6, begin=False).plan
-    engine, chance = ProcessesEngine(plan, plan.make_agent()), np.random.default_rng(0)
+    plan = small_plan(topology, several, heartbeat_s=60.0, actors=2, env_steps=10**6)
+    driver, chance = make_driver("processes", plan), np.random.default_rng(0)
     try:
-        engine.start()
+        driver.start()
         for _ in range(40):
-            engine.settle()
-            engine.start()
+            driver.settle()
+            driver.start()
             time.sleep(float(chance.choice([0.0, 1e-4, 1e-3, 2e-2])))
         end = time.monotonic() + 120
-        for _ in engine.rounds():
-            if engine.counters.updates > 10:
+        for _ in driver.rounds():
+            if driver.counters.updates > 10:
                 break
             assert time.monotonic() < end, "ten updates take no two minutes"
-        engine.settle()
-        assert engine.restarts == 0
-        first, *others = checksums(engine)
+        driver.settle()
+        assert driver.restarts == 0
+        first, *others = checksums(driver)
         assert all(other == first for other in others)
     finally:
-        engine.close()
+        driver.close()
+
+
+def test_replica_plays_nothing_while_others_keep_its_gradient_waiting() -> None:
+    """Else it would depend on their speed with which weights it plays."""
+    driver = inline_run("all_reduce", actors=2)
+    first, second = (turns(driver)[f"rank {rank}"] for rank in range(2))
+    played = []
+    for _ in range(400):
+        for role in first:
+            role.step()
+        played.append(driver.counters.env_steps)
+    assert first[1].waiting  # type: ignore[attr-defined]
+    assert played[-1] == played[200] > 0
+    for _ in range(400):
+        for role in (*second, *first):
+            role.step()
+    assert driver.counters.updates > 0
+    assert driver.counters.env_steps > played[-1]
+    driver.close()

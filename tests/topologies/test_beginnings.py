@@ -1,4 +1,4 @@
-"""How companies begin, and what they need not wait for."""
+"""How runs of several processes begin, and what they need not wait for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from repertory.engines.stage import RUN
 
 from inline_runs import small_plan
-from repertory.engines.processes import ProcessesEngine
+from repertory.engines.driver import Driver
+from repertory.engines.processes import ProcessesHost
+from repertory.engines.wiring import RUN
 
 LATE_S = 1.5
 ENVIRONMENT = f"""
@@ -40,55 +41,57 @@ def gate(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["collectors", "hogwild", "impala"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path, gate: Path) -> Iterator[ProcessesEngine]:
-    """A company whose evaluator is built late, and waits in the middle of an evaluation."""
+def driver(request: pytest.FixtureRequest, tmp_path: Path, gate: Path) -> Iterator[Driver]:
+    """Of a run whose evaluator is built late, and waits in the middle of an evaluation."""
     (tmp_path / "game.py").write_text(ENVIRONMENT)
     game = {"environment": f"{tmp_path}/game.py:LateAndSlow", "env_option": (f"gate={gate}",)}
     plan = small_plan(request.param, actors=2, env_steps=10**6, eval_episodes=1, eval_max_steps=1, **game)
-    engine = ProcessesEngine(plan, plan.make_agent())
-    yield engine
+    driver = Driver(plan, ProcessesHost(plan))
+    yield driver
     gate.touch()
-    engine.close()
+    driver.close()
 
 
 def test_nobody_plays_before_all_are_ready_and_a_checkpoint_does_not_wait_for_an_evaluation(
-    engine: ProcessesEngine, gate: Path, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played, set_phase = [], engine._set_phase
+    host = driver.host
+    assert isinstance(host, ProcessesHost)
+    played, set_phase = [], host._set_phase
 
     def note(phase: int) -> None:
         if phase == RUN:
-            played.append((engine.counters.env_steps, engine.supervisor.ready))
+            played.append((driver.counters.env_steps, host.supervisor.ready))
         set_phase(phase)
 
-    monkeypatch.setattr(engine, "_set_phase", note)
+    monkeypatch.setattr(host, "_set_phase", note)
     began = time.monotonic()
-    engine.start()
+    driver.start()
     assert time.monotonic() - began > LATE_S
     assert played == [(0, True)]
-    play(engine, 500)
-    engine.ask(0)
-    engine.settle()
-    assert engine.evaluating
-    paused_at = engine.counters.env_steps
+    play(driver, 500)
+    driver.ask(0)
+    driver.settle()
+    assert driver.evaluating
+    paused_at = driver.counters.env_steps
     time.sleep(0.2)
-    assert engine.counters.env_steps == paused_at
-    engine.start()
-    play(engine, paused_at + 500)
-    assert engine.answer() is None
+    assert driver.counters.env_steps == paused_at
+    driver.start()
+    play(driver, paused_at + 500)
+    assert driver.answer() is None
     gate.touch()
     end = time.monotonic() + 60
-    for _ in engine.rounds():
-        if engine.answer() is not None:
+    for _ in driver.rounds():
+        if driver.answer() is not None:
             break
         assert time.monotonic() < end
-    assert engine.restarts == 0
+    assert driver.restarts == 0
 
 
-def play(engine: ProcessesEngine, env_steps: int) -> None:
+def play(driver: Driver, env_steps: int) -> None:
     """Until so many are played."""
     end = time.monotonic() + 60
-    for _ in engine.rounds():
-        if engine.counters.env_steps >= env_steps:
+    for _ in driver.rounds():
+        if driver.counters.env_steps >= env_steps:
             return
         assert time.monotonic() < end

@@ -17,14 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from repertory.engines.stage import SharedStore
 
-from commands import SERVER
-from inline_runs import inline_run, plan_of, play, roles, turns
+from inline_runs import channel_of, inline_run, plan_of, play, roles, turns
 from naive import Habits, Play, Step, make_spec, poisoned_lanes
 from repertory.agents.agent import LearnerState, Transitions
-from repertory.engines.shared_memory import Block
-from repertory.experience.lanes import Field
+from repertory.channels.snapshot import SharedState
+from repertory.engines.driver import Driver
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.hogwild_worker import HogwildWorker, Segments
 
@@ -188,7 +186,7 @@ def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
     driver = inline_run("hogwild", {"method": method, "target_steps": 50}, actors=1, envs_per_actor=1, env_steps=10**6)
     actor, worker = turns(driver)["thread 0"]
     assert isinstance(worker, HogwildWorker)
-    agent, store, taken = driver.agent, driver.stage.store(), []
+    agent, store, taken = driver.agent, shared_state(driver), []
     take = worker._take
     worker._take = lambda: taken.append(take()) or taken[-1]  # type: ignore[func-returns-value,method-assign]
     key, checked = jax.random.key(0), 0
@@ -215,6 +213,12 @@ def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
     driver.close()
 
 
+def shared_state(driver: Driver) -> SharedState:
+    """The one live copy."""
+    found: SharedState = channel_of(driver.wiring, "learned").sharer()
+    return found
+
+
 def copied(state: LearnerState) -> LearnerState:
     """As it is now."""
     return jax.tree_util.tree_map(jnp.array, state)  # type: ignore[no-any-return]
@@ -223,12 +227,12 @@ def copied(state: LearnerState) -> LearnerState:
 @pytest.mark.parametrize("method", ["one_step_q", "n_step_q"])
 def test_target_is_copied_once_in_so_many_env_steps_of_all_workers(method: str) -> None:
     driver = inline_run("hogwild", {"method": method, "target_steps": 100}, env_steps=1_500)
-    live = driver.stage.store().live()
+    live = shared_state(driver).live()
     target, copies = live.target.copy(), []
-    members = turns(driver)
+    workers = turns(driver)
     while driver.counters.env_steps < 1_500:
         for name in ("thread 0", "thread 1", "thread 2"):
-            for role in members[name]:
+            for role in workers[name]:
                 role.step()
                 if not np.array_equal(live.target, target):
                     np.testing.assert_array_equal(live.target, live.weights)
@@ -248,7 +252,7 @@ def test_resumed_run_copies_the_target_when_it_is_due_and_not_at_once() -> None:
     second = inline_run("hogwild", options, begin=False, env_steps=2_500)
     second.load_state(saved)
     second.start()
-    live = second.stage.store().live()
+    live = shared_state(second).live()
     target = live.target.copy()
     play(second, 1_900)
     np.testing.assert_array_equal(live.target, target)
@@ -263,65 +267,13 @@ def test_workers_anneal_to_one_of_three_rates_with_the_papers_chances() -> None:
     """0.1, 0.01 and 0.5 with 0.4, 0.3 and 0.3: of 3,000 workers each share is within five standard deviations."""
     plan, ends = plan_of("hogwild"), []
     for seed in range(1_000):
-        other = replace(plan, seed=seed)
+        epsilon = replace(plan, seed=seed).compose().epsilon
+        assert epsilon is not None
         for rank in range(3):
-            assert other.epsilon(0, rank) == 1.0
-            ends.append(other.epsilon(10**9, rank))
+            assert epsilon(rank)(0) == 1.0
+            ends.append(epsilon(rank)(10**9))
     for rate, chance in ((0.1, 0.4), (0.01, 0.3), (0.5, 0.3)):
         assert np.isclose(ends, rate).mean() == pytest.approx(chance, abs=0.045)
-
-
-SIZE, ADDITIONS = 20_000, 3_000
-STRUCTURE = LearnerState(*[jax.ShapeDtypeStruct((SIZE,), "float32")] * 2, (), *[jax.ShapeDtypeStruct((), "int32")] * 3)
-
-
-def store_on(block: Block) -> SharedStore:
-    arrays = block.arrays()
-    return SharedStore(STRUCTURE, arrays)
-
-
-def store_block() -> Block:
-    shapes = [leaf.shape for leaf in jax.tree_util.tree_leaves(STRUCTURE)]
-    fields = {f"{index:02d}": Field(shape, "float32" if shape else "int32") for index, shape in enumerate(shapes)}
-    return Block({**fields, "target_copies": Field((1,), "int64")})
-
-
-def add_ones(block: Block, barrier: Any) -> None:
-    store = store_on(block)
-    barrier.wait(60)
-    for _ in range(ADDITIONS):
-        store.add(np.ones(SIZE, np.float32), (), 0)
-
-
-def test_two_processes_may_lose_additions_that_meet_but_never_make_numbers_up() -> None:
-    block = store_block()
-    barrier = SERVER.Barrier(2)
-    adders = [SERVER.Process(target=add_ones, args=(block, barrier), daemon=True) for _ in range(2)]
-    for adder in adders:
-        adder.start()
-    for adder in adders:
-        adder.join(60)
-        assert adder.exitcode == 0
-    weights = store_on(block).vectors()[0]
-    assert np.isfinite(weights).all()
-    np.testing.assert_array_equal(weights, np.round(weights))
-    assert weights.max() <= 2 * ADDITIONS
-    assert weights.min() >= ADDITIONS / 2
-    assert weights.mean() >= 1.5 * ADDITIONS, "few meet"
-    block.file.close()
-
-
-def test_one_process_after_the_other_loses_nothing() -> None:
-    block = store_block()
-    alone = SERVER.Barrier(1)
-    for _ in range(2):
-        adder = SERVER.Process(target=add_ones, args=(block, alone), daemon=True)
-        adder.start()
-        adder.join(60)
-        assert adder.exitcode == 0
-    np.testing.assert_array_equal(store_on(block).vectors()[0], 2.0 * ADDITIONS)
-    assert store_on(block).latest()[0] == 2 * ADDITIONS
-    block.file.close()
 
 
 def test_what_a_worker_adds_is_its_own_step_whatever_others_make_of_the_weights_meanwhile() -> None:

@@ -1,7 +1,7 @@
-"""Companies of processes learn: a score that nobody reaches by chance, by the preset alone, but for a longer
+"""Runs of several processes learn: a score that nobody reaches by chance, by the preset alone, but for a longer
 schedule where the step size could else fall to 0 before the last points are made.
 
-Some systems of each kind, and one seed; `benchmarks/all_learn.py` has all of them, with three.
+Some topologies of each kind, and one seed; `benchmarks/all_learn.py` has all of them, with three.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGER = {"env_steps": 100_000, "agent_options": {"learning_rate_steps": 100_000
         ("impala", 195, {}),
     ],
 )
-def test_company_learns_to_balance_the_pole(
+def test_topology_learns_to_balance_the_pole(
     topology: str, score: float, options: dict[str, Any], tmp_path: Path
 ) -> None:
     general: dict[str, Any] = {"actors": 2, "target_score": score, "seconds": 120, "runs_dir": tmp_path, "quiet": True}

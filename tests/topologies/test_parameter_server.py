@@ -18,14 +18,33 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from commands import assert_same_state
-from inline_runs import inline_run, play, roles, turns, weights_of
+from inline_runs import channel_of, inline_run, play, roles, turns, weights_of
 from repertory.agents.agent import Transitions
+from repertory.agents.compression import make_compression
+from repertory.channels.channel import slices
+from repertory.channels.gradients import GradientReader, GradientSlots, GradientWriter
 from repertory.engines.driver import Driver
 from repertory.roles.gradient_worker import GradientWorker, OutlierFilter
 from repertory.roles.parameter_server import ParameterServer
 from repertory.runs.presets import defaults
+from repertory.topologies.graph import Worker
 
 WORKERS = 3
+
+
+def slots_of(driver: Driver) -> GradientSlots:
+    found: GradientSlots = channel_of(driver.wiring, "gradients")
+    return found
+
+
+def writer(driver: Driver, rank: int) -> GradientWriter:
+    """The end of a worker."""
+    return slots_of(driver).writer(Worker(0, "worker", rank))
+
+
+def reader(driver: Driver, rank: int) -> GradientReader:
+    """The end of a server."""
+    return slots_of(driver).reader(Worker(0, "server", rank))
 
 
 class Notebook:
@@ -67,7 +86,7 @@ def test_synchronous_update_is_one_step_with_all_workers_gradients(
     seen = {}
 
     def watch() -> None:
-        version, weights = driver.stage.weights()
+        version, weights = driver.wiring.topology.weights.latest()
         seen[version] = weights.copy()
 
     play(driver, 900, watch)
@@ -95,24 +114,23 @@ def test_asynchronous_server_applies_exactly_what_was_pushed_in_order(
     driver = inline_run("parameter_server", env_steps=10**6)
     notebook, rng, agent = Notebook(driver, monkeypatch), np.random.default_rng(seed), driver.agent
     state = agent.init(driver.plan.seed)
-    members = turns(driver)
-    names = [name for name in members if not name.startswith("evaluator")]
-    arrived = driver.stage.gradient_slots()
+    workers = turns(driver)
+    names, incoming = list(workers), reader(driver, 0)
     applied = 0
     for _ in range(4_000):
         name = names[int(rng.integers(len(names)))]
         if name == "server 0":
             waiting = dict(notebook.pushed[applied:])
-            assert sorted(waiting) == arrived.arrived(0).tolist(), "one gradient a worker is on its way"
+            assert sorted(waiting) == incoming.arrived().tolist(), "one gradient a worker is on its way"
             for rank in sorted(waiting):
                 state = agent.optimizer_step(state, jnp.asarray(waiting[rank]))
             applied = len(notebook.pushed)
-        for role in members[name]:
+        for role in workers[name]:
             role.step()
-    members["server 0"][0].step()
+    workers["server 0"][0].step()
     for _, gradient in sorted(notebook.pushed[applied:], key=lambda pair: pair[0]):
         state = agent.optimizer_step(state, jnp.asarray(gradient))
-    assert driver.stage.weights()[0] == len(notebook.pushed) == int(state.updates) >= 50
+    assert driver.wiring.topology.weights.latest()[0] == len(notebook.pushed) == int(state.updates) >= 50
     np.testing.assert_allclose(weights_of(driver), state.weights, rtol=1e-4, atol=1e-5)
     driver.close()
 
@@ -127,25 +145,26 @@ def test_shards_together_are_one_server_to_the_bit(mode: str, optimizer: str) ->
         play(driver, 900)  # the servers' turn
         states.append(driver.settle())
         driver.close()
-    for part in ("learner", "lanes", "updates"):
+    for part in ("learner", "updates"):
         assert_same_state(states[0][part], states[1][part], part)
+    assert_same_state(*(state["channels"]["experience"] for state in states), "experience")
     assert states[0]["updates"] >= 20
 
 
 def ahead_at_most(driver: Driver, slow: int, every: int) -> tuple[int, NDArray[np.int64]]:
     """How far a worker was ever ahead of the slowest, of which one seldom has its turn; and all pushes."""
-    members, most = turns(driver), 0
-    slots = driver.stage.gradient_slots()
+    workers, most = turns(driver), 0
+    pushed = slots_of(driver).arrays["pushed"]
     for count in range(6_000):
-        for name, acting in members.items():
-            if name.startswith("evaluator") or (name == f"worker {slow}" and count % every):
+        for name, acting in workers.items():
+            if name == f"worker {slow}" and count % every:
                 continue
             for role in acting:
                 role.step()
-            most = max(most, int(slots.pushed.max() - slots.pushed.min()))
-        if slots.pushed.min() >= 12:
+            most = max(most, int(pushed.max() - pushed.min()))
+        if pushed.min() >= 12:
             break
-    return most, slots.pushed.copy()
+    return most, pushed.copy()
 
 
 @pytest.mark.parametrize("bound", [1, 2, 4])
@@ -220,20 +239,20 @@ def test_weights_are_fetched_and_gradients_pushed_every_so_many_gradients(
 @pytest.mark.parametrize("compression", ["int8", "topk"])
 def test_what_compression_keeps_back_is_sent_with_the_next_gradients(compression: str) -> None:
     driver = inline_run("parameter_server", {"compression": compression, "topk_share": 0.2, "shards": 2})
-    stage, servers = driver.stage, roles(driver, GradientWorker)[1].servers
+    servers = roles(driver, GradientWorker)[1].servers
     gradient = np.random.default_rng(0).normal(size=driver.agent.layout.size).astype(np.float32)
     total = np.zeros_like(gradient)
     for push in range(8):
         servers.push(jnp.asarray(gradient if push == 0 else np.zeros_like(gradient)))
-        for server, cut in enumerate(stage.slices):
-            payload = stage.gradient_slots().payload(server, 1)[1]
-            total[cut] += np.asarray(stage.compression(cut.stop - cut.start).decode(payload))
+        for server, cut in enumerate(slices(len(gradient), 2)):
+            method = make_compression(compression, cut.stop - cut.start, share=0.2)
+            total[cut] += np.asarray(method.decode(reader(driver, server).payload(1)[1]))
         assert push > 0 or np.abs(total - gradient).max() > 1e-3, "the first push does not say all"
     np.testing.assert_allclose(total, gradient, rtol=0, atol=1e-6)
     driver.close()
 
 
-def test_importance_of_a_workers_own_memory_rises_with_everybodys_steps() -> None:
+def test_importance_of_a_workers_own_replay_rises_with_everybodys_steps() -> None:
     rising = {"prioritized": True, "importance_exponent": 0.4, "importance_steps": 1_200}
     driver = inline_run("parameter_server", agent=rising)
     play(driver, 900)
@@ -248,14 +267,14 @@ def test_importance_of_a_workers_own_memory_rises_with_everybodys_steps() -> Non
 def test_gradients_of_weights_older_than_the_limit_are_dropped_and_counted(shards: int) -> None:
     driver = inline_run("gorila", {"max_gradient_age": 3, "shards": shards}, {"optimizer_epsilon": 1e-3})
     servers: list[ParameterServer] = roles(driver, ParameterServer)
-    slots, slices = driver.stage.gradient_slots(), driver.stage.slices
+    worker, size = writer(driver, 1), driver.agent.layout.size
     rng = np.random.default_rng(0)
     dropped = 0
     for age in [0, 0, 0, 0, 0, 0, 3, 4, 2, 5, 0, 4]:
         before, version = weights_of(driver).copy(), servers[0].version
-        gradient = rng.normal(size=driver.agent.layout.size).astype(np.float32)
-        payloads = [{"value": gradient[cut]} for cut in slices]
-        slots.push(1, [server.version - age for server in servers], payloads)
+        gradient = rng.normal(size=size).astype(np.float32)
+        payloads = [{"value": gradient[cut]} for cut in slices(size, shards)]
+        worker.push([server.version - age for server in servers], payloads, wake_workers=False)
         for server in servers:
             assert server.step()
         moved = not np.array_equal(weights_of(driver), before)
@@ -263,25 +282,26 @@ def test_gradients_of_weights_older_than_the_limit_are_dropped_and_counted(shard
         assert servers[0].version == version + (age <= 3)
         dropped += age > 3
         assert [int(server.page.row["dropped_stale"]) for server in servers] == [dropped] * shards
-        assert slots.free(1), "a dropped gradient is taken all the same"
+        assert worker.free, "a dropped gradient is taken all the same"
     driver.close()
 
 
 def test_each_server_is_told_which_of_its_own_versions_a_gradient_was_computed_with() -> None:
     driver = inline_run("parameter_server", {"shards": 2})
     first, second = roles(driver, ParameterServer)
-    slots, connection = driver.stage.gradient_slots(), roles(driver, GradientWorker)[0].servers
-    gradient = jnp.ones(driver.agent.layout.size)
+    connection, size = roles(driver, GradientWorker)[0].servers, driver.agent.layout.size
+    gradient = jnp.ones(size)
+    payloads = [{"value": gradient[cut]} for cut in slices(size, 2)]
     for _ in range(3):
-        slots.push(1, [0, 0], [{"value": gradient[cut]} for cut in driver.stage.slices])
+        writer(driver, 1).push([0, 0], payloads, wake_workers=False)
         assert first.step(), "the second is slower"
     assert (first.version, second.version) == (3, 0)
     assert connection.fetch()[0] == 3
-    slots.push(2, [3, 0], [{"value": gradient[cut]} for cut in driver.stage.slices])
+    writer(driver, 2).push([3, 0], payloads, wake_workers=False)
     first.step()
     assert first.version == 4, "after the fetch, so this gradient does not know of it"
     connection.push(gradient)
-    assert [slots.payload(server, 0)[0] for server in range(2)] == [3, 0]
+    assert [reader(driver, server).payload(0)[0] for server in range(2)] == [3, 0]
     driver.close()
 
 

@@ -16,9 +16,9 @@ from repertory import api
 from repertory.agents.agent import Learned, LearnerState, Transitions
 from repertory.agents.learning import make_learn
 from repertory.agents.strategy import Strategy
-from repertory.engines.inline import InlineEngine
+from repertory.roles.learner import Learner
 from repertory.roles.replica import Replica
-from repertory.topologies import TOPOLOGIES
+from repertory.topologies import known
 
 STEPS = 600
 FALLING = {"learning_rate_steps": STEPS}
@@ -29,10 +29,10 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("parameter_server", {"mode": "synchronous", "shards": 2}),
     ("impala", {"learners": 2}),
 ]
-COMPANIES = [(name, {}) for name in sorted(set(TOPOLOGIES) - {"single"})] + OTHERS
+TOPOLOGIES = [(name, {}) for name in sorted(set(known()) - {"single"})] + OTHERS
 
 
-@pytest.mark.parametrize(("topology", "options"), COMPANIES, ids=str)
+@pytest.mark.parametrize(("topology", "options"), TOPOLOGIES, ids=str)
 def test_weights_change_until_the_learning_rate_is_0_and_no_longer(topology: str, options: dict[str, Any]) -> None:
     """One environment a worker, so that episodes of about 20 steps cut segments short and cost rows of unrolls."""
     wishes = {"envs_per_actor": 2 if topology == "sample_factory" else 1, "actors": 4, "env_steps": 2 * STEPS}
@@ -50,7 +50,7 @@ def test_weights_change_until_the_learning_rate_is_0_and_no_longer(topology: str
         watched: dict[str, Any] = {"updates": 0, "weights": weights_of(driver).copy()}
         play(driver, STEPS, watch)
         assert moved == told > 0
-        play(driver, STEPS + 40)  # ranks count their own steps; what is under way comes to its end
+        play(driver, STEPS + 40)  # replicas count their own steps; what is under way comes to its end
         before, updates = weights_of(driver).copy(), driver.counters.updates
         play(driver, 2 * STEPS - 40)
         assert driver.counters.updates > updates
@@ -59,19 +59,14 @@ def test_weights_change_until_the_learning_rate_is_0_and_no_longer(topology: str
 
 
 def test_weights_of_a_single_learner_change_until_the_learning_rate_is_0_and_no_longer() -> None:
-    plan = small_plan("single", None, FALLING, actors=1, envs_per_actor=2, env_steps=2 * STEPS)
-    with closing(InlineEngine(plan, plan.make_agent())) as engine:
-        engine.start()
-        seen = []
-        for _ in engine.rounds():
-            seen.append((engine.counters.env_steps, np.array(engine.learner.learned.weights)))
-            if engine.counters.env_steps >= 2 * STEPS:
-                break
+    with closing(inline_run("single", None, FALLING, actors=1, envs_per_actor=2, env_steps=2 * STEPS)) as driver:
+        (learner,), seen = roles(driver, Learner), []
+        play(driver, watch=lambda: seen.append((driver.counters.env_steps, np.array(learner.learned.weights))))
         late = [weights for env_steps, weights in seen if 0.9 * STEPS < env_steps < STEPS]
         after = [weights for env_steps, weights in seen if env_steps >= STEPS]
         assert not np.array_equal(late[0], late[-1])
         assert all(np.array_equal(weights, after[0]) for weights in after)
-        assert engine.metrics()["learning_rate"] == 0.0
+        assert driver.metrics()["learning_rate"] == 0.0
 
 
 @pytest.mark.parametrize("steps", [0, 1000])
@@ -87,7 +82,7 @@ def test_updates_take_the_learning_rate_that_they_are_given() -> None:
     """RMSProp's statistics do not depend on it, so steps are in proportion."""
     for topology in ("single", "impala"):
         plan = small_plan(topology, None, {"optimizer": "shared_rmsprop"}, actors=1 if topology == "single" else 2)
-        agent = plan.make_agent()
+        agent = plan.agent
         gradient = jnp.asarray(np.random.default_rng(0).normal(size=agent.layout.size), jnp.float32)
         start = np.asarray(agent.init(0).weights)
         whole = np.asarray(agent.apply(agent.init(0), gradient).weights) - start
@@ -113,7 +108,7 @@ def test_another_learning_rate_compiles_nothing_anew() -> None:
         return state._replace(weights=state.weights - rate * vector)
 
     plan = small_plan("single", actors=1)
-    learn, state = make_learn(Strategy(), gradient, apply, 1.0), plan.make_agent().init(0)
+    learn, state = make_learn(Strategy(), gradient, apply, 1.0), plan.agent.init(0)
     start = np.array(state.weights)
     nothing = np.zeros((2, 3), np.float32)
     batch = Transitions(nothing, nothing, nothing, nothing, nothing, nothing, None, nothing)
@@ -124,17 +119,17 @@ def test_another_learning_rate_compiles_nothing_anew() -> None:
 
 
 @pytest.mark.parametrize(("topology", "options"), [("all_reduce", {}), ("impala", {"learners": 2})])
-def test_ranks_stay_bit_equal_whatever_learning_rate_each_would_use(topology: str, options: dict[str, Any]) -> None:
+def test_replicas_stay_bit_equal_whatever_learning_rate_each_would_use(topology: str, options: dict[str, Any]) -> None:
     with closing(inline_run(topology, options, FALLING, env_steps=STEPS, envs_per_actor=2)) as driver:
-        ranks: list[Replica] = roles(driver, Replica)
-        for rank in ranks[1:]:
-            rank.rate = lambda number=rank.rank: float(number)  # type: ignore[misc]
+        replicas: list[Replica] = roles(driver, Replica)
+        for replica in replicas[1:]:
+            replica.rate = lambda number=replica.rank: float(number)  # type: ignore[misc]
         play(driver)
         driver.settle()
-        assert ranks[0].version > 5
-        for rank in ranks[1:]:
-            assert rank.version == ranks[0].version
-            np.testing.assert_array_equal(rank.learned.weights, ranks[0].learned.weights)
+        assert replicas[0].version > 5
+        for replica in replicas[1:]:
+            assert replica.version == replicas[0].version
+            np.testing.assert_array_equal(replica.learned.weights, replicas[0].learned.weights)
 
 
 def falling_rates(run: Any) -> list[tuple[int, float]]:

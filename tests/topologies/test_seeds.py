@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from commands import rows, timeless, words
+from inline_runs import roles
 from repertory import cli
-from repertory.engines.inline import InlineEngine
+from repertory.engines import make_driver
 from repertory.environments import factory
+from repertory.roles.actor import Actor
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
@@ -65,23 +67,18 @@ def test_same_seed_makes_the_same_run_and_another_seed_another(
         assert [row[key] for row in other] != [row[key] for row in one], key
 
 
-def engine(environment: str, count: int) -> InlineEngine:
-    wishes = {"envs_per_actor": count, "network": {"hidden": [8]}}
-    _, plan, agent = stage(change(defaults(environment), wishes))
-    return InlineEngine(plan, agent)
-
-
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Acrobot-v1"])
 def test_no_two_environments_share_a_stream(environment: str) -> None:
-    stage_ = engine(environment, 32)
-    stage_.start()
-    seen = [row for actor in stage_.actors for row in actor.observation]
-    for _, _ in zip(range(20), stage_.rounds(), strict=False):
+    wishes = {"envs_per_actor": 32, "network": {"hidden": [8]}}
+    driver = make_driver("inline", stage(change(defaults(environment), wishes))[1])
+    driver.start()
+    seen = [row.copy() for actor in roles(driver, Actor) for row in actor.observation]
+    for _, _ in zip(range(20), driver.rounds(), strict=False):
         pass
-    stage_.settle()
-    stage_.start()
-    seen += [row for actor in stage_.actors for row in actor.observation]
-    stage_.close()
+    driver.settle()
+    driver.start()
+    seen += [row for actor in roles(driver, Actor) for row in actor.observation]
+    driver.close()
     assert len(seen) == 64
     assert_pairwise_different(seen)
 
