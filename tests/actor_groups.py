@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from companies import company
 from faults import lane_problems
+from inference_parts import Rank
+from inline_runs import channel_of, inline_run, lanes_of
 from repertory.engines.actor_threads import ActorThreads
-from repertory.engines.casting import Casting
-from repertory.engines.stage import Stage
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
 from repertory.roles.actor import Actor
@@ -23,31 +22,40 @@ LONG = {"replay_capacity": 40_000, "learning_starts": 30_000}
 """Nobody waits for a learner, and nothing is overwritten."""
 
 
-class Staged:
-    """A group on a stage of its own, without the others of its company."""
+class LoneGroup:
+    """A group of collectors on channels of its own, without the other workers of its topology."""
 
     def __init__(self, topology: str = "collectors", **wishes: Any) -> None:
         agent = {**LONG, **wishes.pop("agent", {})}
-        rehearsal = company(topology, wishes.pop("company", None), agent, begin=False, **{"actors": 4, **wishes})
-        self.stage: Stage = rehearsal.stage
-        self.casting = Casting(self.stage, self.stage.collective)
+        driver = inline_run(topology, wishes.pop("own", None), agent, begin=False, **{"actors": 4, **wishes})
+        self.wiring = driver.wiring
+        self.table = self.wiring.counters.arrays
+        self.lanes = lanes_of(self.wiring)
         self.publish(0)
         self.failures: list[tuple[int, str]] = []
-        members = [member for member in self.stage.members if member.role == "collector"]
-        self.threads: ActorThreads = self.casting.actor_threads(members, self._recover, lambda: None)
-        self.group = self.threads.group
+        collectors = [worker for worker in self.wiring.workers if worker.name == "collector"]
+        self._contexts = [self.wiring.context(worker) for worker in collectors]
+        self.group = self.wiring.build_group(self._contexts)
+        self.threads = ActorThreads(
+            self.group,
+            begin=lambda actor: self._contexts[actor.rank].begin(actor),
+            recover=self._recover,
+            wake=lambda: None,
+            dismissed=lambda: False,
+        )
+        self.threads.warm_up()
 
     def publish(self, version: int) -> NDArray[np.float32]:
         """Weights that nobody has learned."""
-        size = self.stage.agent.layout.size
+        size = self.wiring.plan.size()
         weights = np.random.default_rng(version).normal(0, 0.5, size).astype(np.float32)
-        self.stage.board().publish(version, weights)
+        channel_of(self.wiring, "weights").writer(Rank()).publish(version, weights)
         return weights
 
     def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
         self.failures.append((actor.rank, str(error)))
         actor.page.count("starts")
-        self.casting.renew(actor)
+        self._contexts[actor.rank].renew(actor)
 
     def play(self, until: Callable[[], bool], seconds: float = 20.0) -> None:
         """Turns until so much has happened; then nothing is under way."""
@@ -65,22 +73,22 @@ class Staged:
 
     @property
     def env_steps(self) -> int:
-        return int(self.stage.ledger["env_steps"].sum())
+        return int(self.table["env_steps"].sum())
 
     def steps_in_lanes(self, rank: int) -> tuple[int, int]:
-        """Steps and ends that lie in the lanes of a member."""
-        lanes, each = self.stage.lanes, self.stage.plan.envs_per_actor
+        """Steps and ends that lie in the lanes of a collector."""
+        lanes, each = self.lanes, self.wiring.plan.envs_per_actor
         flags = [lanes.flags[lane, : lanes.head[lane]] for lane in range(rank * each, (rank + 1) * each)]
         finals = sum(int((found & FINAL != 0).sum()) for found in flags)
         return sum(found.size for found in flags) - finals, finals
 
     def problems(self) -> list[str]:
-        return [problem for lane in range(self.stage.lanes.count) for problem in lane_problems(self.stage, lane)]
+        return [problem for lane in range(self.lanes.count) for problem in lane_problems(self.wiring, lane)]
 
 
 @contextmanager
-def staged(topology: str = "collectors", **wishes: Any) -> Iterator[Staged]:
-    found = Staged(topology, **wishes)
+def lone_group(topology: str = "collectors", **wishes: Any) -> Iterator[LoneGroup]:
+    found = LoneGroup(topology, **wishes)
     try:
         yield found
     finally:

@@ -165,11 +165,10 @@ def resume_problems(place: Path) -> list[str]:
     for name, array in saved["learner"]["learned"].items():
         if not np.array_equal(array, loaded["learner"]["learned"][name]):
             problems.append(f"learner/{name} differs")
-    return (
-        problems
-        if plan.unrolled
-        else problems + _lane_problems(*(state["channels"]["experience"]["steps"] for state in (saved, loaded)))
-    )
+    if plan.unrolled:
+        return problems
+    then, now = (state["channels"]["experience"]["steps"] for state in (saved, loaded))
+    return problems + _lane_problems(then, now)
 
 
 def _lane_problems(saved: dict[str, Any], loaded: dict[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ FLOORS = (
     {"topologies"},
     {"roles"},
     {"channels"},
+    {"channels"},
     {"experience", "environments", "agents"},
     {"user_code"},
     {"limits"},

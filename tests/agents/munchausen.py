@@ -57,6 +57,6 @@ def make_munchausen(options: MunchausenOptions, *given: Any) -> Agent:
 
 
 MUNCHAUSEN = AgentKind(
-    "munchausen", "DQN with its log-policy in the reward", MunchausenOptions, make_munchausen, "replay"
+    "munchausen", "DQN with its log-policy in the reward", MunchausenOptions, make_munchausen, "replay", like="dqn"
 )
 register(MUNCHAUSEN)

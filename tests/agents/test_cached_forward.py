@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import pictures
-from companies import play, roles
+from inline_runs import play, roles
 from repertory.agents import strategy
 from repertory.agents.actor_critic import make_actor_critic
 from repertory.agents.agent import Agent, Rollout
 from repertory.agents.networks import NetworkOptions
-from repertory.engines.rehearsal import Rehearsal
+from repertory.engines import make_driver
 from repertory.roles.actor import Actor
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.runs.config import change
@@ -66,9 +66,8 @@ def test_a3c_learns_from_what_it_cached_while_episodes_end_and_environments_fail
 ) -> None:
     wishes = {"engine": "inline", "actors": 2, "envs_per_actor": 3, "env_steps": 400, "eval_episodes": 1}
     options = change(defaults(pictures.NAME, "a3c", "a3c"), {**wishes, "agent": {"unroll": 5, "learning_rate": 1e-3}})
-    plan = stage(options)[1]
-    rehearsal = Rehearsal(plan, plan.make_agent())
-    rehearsal.start()
+    driver = make_driver("inline", stage(options)[1])
+    driver.start()
     compared, learn = [], HogwildWorker._gradient_of_cached
 
     def both(worker: HogwildWorker, passes: Any, batch: Any) -> tuple[Any, Any]:
@@ -80,10 +79,10 @@ def test_a3c_learns_from_what_it_cached_while_episodes_end_and_environments_fail
         return found
 
     monkeypatch.setattr(HogwildWorker, "_gradient_of_cached", both)
-    play(rehearsal, 150)
-    actor = roles(rehearsal, Actor)[0]
+    play(driver, 150)
+    actor = roles(driver, Actor)[0]
     actor.experience.interrupt(actor.lanes)  # what is half written, and half cached, is dropped
-    play(rehearsal, 400)
+    play(driver, 400)
     assert len(compared) > 10
     assert max(compared) > 0  # episodes ended inside of unrolls
-    rehearsal.close()
+    driver.close()

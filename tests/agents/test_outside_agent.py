@@ -18,7 +18,7 @@ from munchausen import MUNCHAUSEN, MunchausenOptions, make_munchausen, munchause
 from repertory.agents import registry
 from repertory.agents.agent import Transitions
 from repertory.agents.networks import NetworkOptions
-from repertory.engines import make_engine
+from repertory.engines import make_driver
 from repertory.errors import UserError
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
@@ -85,8 +85,8 @@ def test_it_learns_a_batch_by_heart() -> None:
 def test_it_plays_and_learns_in_a_run() -> None:
     wishes = {"env_steps": 600, "agent": {"learning_starts": 100}, "network": {"hidden": [8]}}
     _, plan, _ = stage(change(defaults("CartPole-v1", "dqn", "single"), wishes))
-    plan = replace(plan, agent=MUNCHAUSEN, options=MunchausenOptions(**asdict(plan.options)))
-    engine = make_engine("inline", plan, plan.make_agent())
+    plan = replace(plan, agent_kind=MUNCHAUSEN, options=MunchausenOptions(**asdict(plan.options)))
+    engine = make_driver("inline", plan)
     engine.start()
     for _ in engine.rounds():
         if engine.counters.env_steps >= 600:
@@ -96,17 +96,19 @@ def test_it_plays_and_learns_in_a_run() -> None:
     engine.close()
 
 
-@pytest.mark.xfail(reason="runs/config.py knows a fixed set of agents; remove this mark with it", strict=True)
-def test_a_run_chooses_it_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topology", ["single", "collectors"])
+def test_a_run_chooses_it_by_name_and_learns(topology: str, tmp_path: Path) -> None:
     run = repertory.train(
         "CartPole-v1",
         agent="munchausen",
-        env_steps=600,
-        agent_options={"munchausen_temperature": 0.1, "learning_starts": 100},
+        topology=topology,
+        env_steps=30_000,
+        target_score=400,
+        agent_options={"munchausen_temperature": 0.1},
         runs_dir=tmp_path,
         quiet=True,
     )
-    assert run.result["status"] == "completed"
+    assert run.result["status"] == "solved"
 
 
 def test_it_is_short_and_nothing_in_the_package_knows_its_name() -> None:

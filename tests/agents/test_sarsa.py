@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from repertory.engines import Engine, make_engine
+from inline_runs import weights_of
+from repertory.engines import make_driver
+from repertory.engines.driver import Driver
 from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
@@ -61,7 +63,7 @@ def on_policy(epsilon: float) -> NDArray[np.float64]:
     return Q
 
 
-def engine_of(topology: str, agent: dict[str, Any], company: dict[str, Any], limit: int, env_steps: int) -> Engine:
+def driver_of(topology: str, agent: dict[str, Any], own: dict[str, Any], limit: int, env_steps: int) -> Driver:
     options = change(
         defaults("Table-v0", "sarsa", topology),
         {
@@ -85,30 +87,29 @@ def engine_of(topology: str, agent: dict[str, Any], company: dict[str, Any], lim
                 "loss": "squared",
                 **agent,
             },
-            "topology": company,
+            "topology": own,
         },
     )
-    _, plan, made = stage(options)
-    return make_engine("inline", plan, made)
+    return make_driver("inline", stage(options)[1])
 
 
-def learned_values(engine: Any, env_steps: int) -> NDArray[np.float64]:
+def learned_values(driver: Driver, env_steps: int) -> NDArray[np.float64]:
     """What the network says of each state at the end of a run in which the environments are reset now and then."""
-    engine.start()
+    driver.start()
     pauses = 0
-    for _ in engine.rounds():
-        if engine.counters.env_steps >= env_steps:
+    for _ in driver.rounds():
+        if driver.counters.env_steps >= env_steps:
             break
-        if engine.counters.env_steps >= 1_000 * (pauses + 1):
+        if driver.counters.env_steps >= 1_000 * (pauses + 1):
             pauses += 1
-            engine.settle()
-            engine.start()
-    weights = engine.board.latest()[1] if hasattr(engine, "board") else engine.stage.weights()[1]
-    engine.close()
-    return np.asarray(engine.agent.values(weights, np.arange(3, dtype=np.int32)[:, None], None, None), float)
+            driver.settle()
+            driver.start()
+    weights = weights_of(driver)
+    driver.close()
+    return np.asarray(driver.agent.values(weights, np.arange(3, dtype=np.int32)[:, None], None, None), float)
 
 
-SYSTEMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "single": ("single", {}, {}),
     "single, prioritised, 3 steps": ("single", {"n_step": 3, "prioritized": True, "importance_exponent": 1.0}, {}),
     "collectors, 5 steps": ("collectors", {"n_step": 5}, {}),
@@ -117,12 +118,12 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("topology", "agent", "company"), SYSTEMS.values(), ids=SYSTEMS)
+@pytest.mark.parametrize(("topology", "agent", "own"), SETTINGS.values(), ids=SETTINGS)
 def test_values_are_those_of_the_exploring_policy_where_every_episode_is_truncated(
-    topology: str, agent: dict[str, Any], company: dict[str, Any]
+    topology: str, agent: dict[str, Any], own: dict[str, Any]
 ) -> None:
     """The largest values are 1.4 above; with the best action after a truncated step, values came out 0.7 too high."""
     limit = LIMIT if "n_step" not in agent else 4
-    Q = learned_values(engine_of(topology, agent, company, limit, ENV_STEPS), ENV_STEPS)
+    Q = learned_values(driver_of(topology, agent, own, limit, ENV_STEPS), ENV_STEPS)
     np.testing.assert_allclose(Q, on_policy(EPSILON), atol=0.25)
     assert (on_policy(0.0) - on_policy(EPSILON)).min() > 1.3

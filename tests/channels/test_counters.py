@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Machine, Pair, assert_same
 
+from machines import CUTS, Machine, Pair, assert_same
 from repertory.channels.counters import ENTRIES, KEPT, NOTE_BYTES, RECENT, Counters, GroupStats
 
 WORKERS = 3

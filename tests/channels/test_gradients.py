@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Machine, Me, Pair, assert_same
 
+from machines import CUTS, Machine, Me, Pair, assert_same
 from repertory.agents.compression import make_compression
 from repertory.channels.channel import WRITER, Bells
 from repertory.channels.gradients import AllGather, Gathering, GradientSlots

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Machine, Me, Pair, assert_same
 from numpy.typing import NDArray
 
+from machines import CUTS, Machine, Me, Pair, assert_same
 from naive import make_spec
 from repertory.channels.channel import SILENT, Bells
 from repertory.channels.lanes import NEVER, Lanes, LaneWriter
@@ -169,6 +169,9 @@ def test_lanes_that_follow_hold_each_step_once_in_order_and_unstitched(
             killed |= pair.forth(cut) is None
         elif move == "interrupt":
             pair.write(actor.start, cut)
+            for _ in range(int(rng.integers(3))):  # nobody has taken its place yet
+                pair.forth()
+                actor.take_down()
             pair.write(actor.start)
         else:
             for _ in range(1 if move == "play" else int(rng.integers(1, 3 * length))):
@@ -255,6 +258,35 @@ def test_lane_that_went_round_goes_on_with_what_is_still_there() -> None:
     pair.forth()
     assert check(pair.far, actor, 0) == [10, 11, 12, 13, 14]
     assert (pair.far.plain["flags"][0, 4:7] == FINAL).all(), "the end, and two frames"
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("cut", [*range(14), None])
+def test_restart_of_lanes_that_follow_ends_their_episodes_and_doubles_no_step(cut: int | None, both: bool) -> None:
+    pair = Pair(lambda: make(2, 40, stack=3))
+    actor = Actor(pair.near, np.random.default_rng(4))
+
+    def play(steps: int) -> None:
+        for _ in range(steps):
+            actor.play()
+            actor.take_down()
+
+    play(8)
+    pair.forth()
+    play(2)
+    pair.far.channel.restart()
+    if both:
+        pair.near.channel.restart()
+        actor.start()
+    play(6)
+    pair.forth(cut)
+    for lane in range(2):
+        check(pair.far, actor, lane)
+    pair.settle()
+    for lane in range(2):
+        found, written = check(pair.far, actor, lane), list(actor.steps[lane])
+        assert set(found) <= set(written)
+        assert len(found) >= len(written) - (0 if cut is None else 2), "only who is cut off leaves a step out"
 
 
 def test_lanes_of_a_machine_that_begins_anew_go_on_behind_those_that_are_there() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from channel_writers import SIZE, child, publish_for_ever
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Me, Pair
 
+from channel_writers import SIZE, child, publish_for_ever
 from commands import until
+from machines import CUTS, Me, Pair
 from repertory.channels.channel import SILENT, Bells, allocate
 from repertory.channels.latest import Latest
 from repertory.engines.shared_memory import Block

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Killed, Machine, Me, Pair, assert_same
 from numpy.typing import NDArray
 
+from machines import CUTS, Killed, Machine, Me, Pair, assert_same
 from repertory.channels.channel import READER, WRITER, Bells
 from repertory.channels.mailbox import (
     Episodes,

@@ -7,19 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import Machine, Me, Pair, assert_same
-from test_counters import make as make_counters
-from test_counters import work
-from test_gradients import make as make_gradients
-from test_gradients import payloads
-from test_lanes_channel import Actor
-from test_lanes_channel import make as make_lanes
-from test_mailbox import ask, episodes_of, make_evaluation, serve, weights_of
-from test_mailbox import make as make_inference
-from test_slots import Groups, make_batches, make_unrolls, ticket
-from test_snapshot import STRUCTURE, state_of
-from test_snapshot import make as make_snapshot
 
+from machines import Machine, Me, Pair, assert_same
 from repertory.agents.compression import make_compression
 from repertory.channels.channel import (
     EVERYBODY,
@@ -38,6 +27,17 @@ from repertory.channels.gradients import AllGather
 from repertory.channels.latest import Latest
 from repertory.channels.mailbox import EvaluationMailbox
 from repertory.channels.snapshot import Shared
+from test_counters import make as make_counters
+from test_counters import work
+from test_gradients import make as make_gradients
+from test_gradients import payloads
+from test_lanes_channel import Actor
+from test_lanes_channel import make as make_lanes
+from test_mailbox import ask, episodes_of, make_evaluation, serve, weights_of
+from test_mailbox import make as make_inference
+from test_slots import Groups, make_batches, make_unrolls, ticket
+from test_snapshot import STRUCTURE, state_of
+from test_snapshot import make as make_snapshot
 
 BY_MIRRORS = {"mirrored", "shift", "0/mirrored"}
 """Written by whoever mirrors, which writes for the side that it copies."""

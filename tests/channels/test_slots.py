@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Machine, Pair, assert_same
 from numpy.typing import NDArray
 
+from machines import CUTS, Machine, Pair, assert_same
 from naive import make_spec
 from repertory.channels.channel import Bells, allocate
 from repertory.channels.slots import BatchReader, BatchSlots, BatchWriter, UnrollSlots

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from channel_writers import ADDITIONS, LEARNED, SIZE, add_ones, child, save_for_ever, shared_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CUTS, Machine, Me, Pair
 
+from channel_writers import ADDITIONS, LEARNED, SIZE, add_ones, child, save_for_ever, shared_on
 from commands import SERVER, until
+from machines import CUTS, Machine, Me, Pair
 from repertory.agents.agent import LearnerState
 from repertory.channels.channel import allocate, slices
 from repertory.channels.snapshot import Shared, Snapshot, cut_state

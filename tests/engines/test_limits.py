@@ -66,10 +66,14 @@ from pathlib import Path
 class Closes(gym.Wrapper):
     def __init__(self):
         super().__init__(gym.make("CartPole-v1"))
+        self.tell("built ")
 
     def close(self):
-        with Path("closed.txt").open("a") as file:
-            file.write("closed ")
+        self.tell("closed ")
+
+    def tell(self, what):
+        with Path("told.txt").open("a") as file:
+            file.write(what)
 """
 
 
@@ -79,4 +83,5 @@ def test_environments_of_a_run_that_is_refused_are_closed(tmp_path: Path) -> Non
     run = Command(tmp_path, *words("train closes.py:Closes --envs-per-actor 3 --env-steps 100 --name taken --quiet"))
     assert run.wait() == 2
     assert "runs/taken exists" in run.err
-    assert len((tmp_path / "closed.txt").read_text().split()) >= 1 + 3
+    told = (tmp_path / "told.txt").read_text().split()
+    assert told.count("closed") >= told.count("built") >= 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from companies import company, plan_of, turns
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-from companies import company, plan_of, turns
 from repertory.engines.plan import CALLS_AHEAD
+
 from repertory.experience.pacing import Pacing
 
 

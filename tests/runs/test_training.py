@@ -321,7 +321,7 @@ def test_resumed_run_plays_with_its_new_weights() -> None:
     [
         ({"env_step": 3}, "unknown option 'env_step'; did you mean 'env_steps'?"),
         ({"env_steps": "3"}, "option 'env_steps' must be int, not '3'"),
-        ({"agent_options": {"bach_size": 3}}, "unknown option 'agent.bach_size'; did you mean 'batch_size'?"),
+        ({"agent_options": {"bach_size": 3}}, "agent 'dqn' has no option 'bach_size'; did you mean 'batch_size'?"),
     ],
 )
 def test_python_api_refuses_unknown_options(options: dict[str, Any], sentence: str) -> None:

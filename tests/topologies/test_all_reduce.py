@@ -17,8 +17,8 @@ import pytest
 from inline_runs import inline_run, play, roles, turns
 from repertory.agents.agent import Transitions
 from repertory.engines import processes
-from repertory.engines.processes import ProcessesEngine
 from repertory.engines.driver import Driver
+from repertory.engines.processes import ProcessesEngine
 from repertory.experience.replay import Sample
 from repertory.roles.replica import Replica
 from repertory.runs.config import change, from_dict, to_dict

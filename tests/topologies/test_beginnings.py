@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from repertory.engines.stage import RUN
 
 from inline_runs import small_plan
 from repertory.engines.processes import ProcessesEngine
-from repertory.engines.stage import RUN
 
 LATE_S = 1.5
 ENVIRONMENT = f"""

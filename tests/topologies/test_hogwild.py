@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from repertory.engines.stage import SharedStore
 
 from commands import SERVER
 from inline_runs import inline_run, plan_of, play, roles, turns
 from naive import Habits, Play, Step, make_spec, poisoned_lanes
 from repertory.agents.agent import LearnerState, Transitions
 from repertory.engines.shared_memory import Block
-from repertory.engines.stage import SharedStore
 from repertory.experience.lanes import Field
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.hogwild_worker import HogwildWorker, Segments

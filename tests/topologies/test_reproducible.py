@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repertory.engines.stage import cores_of, crews_of, members_of, niceness_of, spare_cores
 
 from commands import assert_same_state
 from inline_runs import inline_run, plan_of, play
 from repertory.agents.vector import Layout
-from repertory.engines.stage import cores_of, crews_of, members_of, niceness_of, spare_cores
 from repertory.errors import UserError
 
 SERVERS = [

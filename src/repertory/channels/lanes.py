@@ -89,14 +89,21 @@ class Lanes(Channel):
         storage = self.storage()
         storage.load_state(state["steps"])
         storage.interrupt()
+        self.arrays["shift"][:] = 0
         self.arrays["taken"][:] = state["taken"]
         if self.prioritized:
             saved = np.asarray(state["priorities"])
             self._priorities()[:, :, : saved.shape[2]] = saved
 
     def restart(self) -> None:
-        """All of it is kept; running episodes end as truncated, as they do when a checkpoint is loaded."""
-        self.storage().interrupt()
+        """All of it is kept; running episodes end as truncated, as they do when a checkpoint is loaded.
+
+        An end takes a slot, which lanes that follow others have and those may not.
+        """
+        storage = self.storage()
+        before = storage.head.copy()
+        storage.interrupt()
+        self.arrays["shift"][:] += storage.head - before
         self.arrays["wake_at"][:] = 0
 
     def _priorities(self) -> NDArray[np.float64]:

@@ -93,7 +93,7 @@ class InlineHost:
             with bounded():
                 self._evaluator = self._build(worker, first=True)
         except UserError as error:
-            self._notes.append(failure_note(f"{self.evaluations.withdraw() or 'evaluator'} failed", error))
+            self._notes.append(failure_note(f"{self.evaluations.withdraw() or worker} failed", error))
 
     def round(self) -> None:
         """Everybody's turn."""

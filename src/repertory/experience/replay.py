@@ -46,8 +46,7 @@ class Sample(NamedTuple):
         return int(self.action.shape[0])
 
     @property
-    def steps(self) -> int:
-        """Steps that are learned from; rows that only fill a batch up weigh nothing."""
+    def steps(self) -> int:  # rows that only fill a batch up weigh nothing
         return int(np.count_nonzero(self.weight))
 
     def versions(self) -> NDArray[np.int64]:

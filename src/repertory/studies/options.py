@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from repertory import topologies
 from repertory.errors import UserError, nearest
 from repertory.runs.config import SEEDS, flag, value_of
 from repertory.runs.directory import check_name
@@ -78,7 +79,7 @@ class AblateOptions(StudyOptions):
 class ScaleOptions(StudyOptions):
     """Train one topology with more and more actors, and report what each doubling gives."""
 
-    topology: str = "collectors"
+    topology: str = topologies.SCALED
     """NAME, or NAME:AGENT as seed_rl:dqn."""
     actors: str = "1,2,4,8,16"
     """Comma-separated numbers of actors."""

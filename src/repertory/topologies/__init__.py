@@ -35,8 +35,8 @@ _KINDS = {
     )
 }  # fmt: skip
 
-DEFAULT = single.KIND.name
-"""Where none is named."""
+DEFAULT, SCALED = single.KIND.name, collectors.KIND.name
+"""Where none is named: for a run, and for a study of more and more actors."""
 
 
 def register(kind: TopologyKind) -> None:

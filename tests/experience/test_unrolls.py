@@ -1,4 +1,4 @@
-"""UnrollStorage: what was played is what is read, no slot is ever lost; and environments that take a step to begin anew."""
+"""Unrolls: what was played is what is read, no slot is ever lost; and environments that take a step to begin anew."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from naive import make_spec
+from repertory.channels.channel import allocate
+from repertory.channels.counters import Counters, WorkerStats
 from repertory.environments.factory import make
 from repertory.environments.one_by_one import OneByOne
 from repertory.environments.stepping import Step
 from repertory.environments.vectors import Vectorised
 from repertory.errors import EnvironmentFailure
 from repertory.experience.unrolls import Census, UnrollBatch, UnrollStorage, UnrollWriter
-from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.unroll_batches import UnrollBatches
 from repertory.specs import EnvironmentSpec
 
@@ -416,7 +417,8 @@ def test_readers_order_unrolls_by_when_they_saw_them_then_by_sequence_then_by_sl
     for number in (0, 1, 0):
         assert groups[number].play()
     assert unrolls.ready().tolist() == [3, 6, 7, 0, 1, 4], "seen later, so taken later"
-    assert UnrollStorage(unrolls.spec, 3, unrolls.arrays).ready().tolist() == [0, 3, 6, 1, 4, 7], "a reader that starts anew"
+    anew = UnrollStorage(unrolls.spec, 3, unrolls.arrays)
+    assert anew.ready().tolist() == [0, 3, 6, 1, 4, 7], "a reader that starts anew"
     unrolls.free(np.array([3, 0]))
     assert groups[0].play()
     assert groups[0].play()
@@ -466,7 +468,7 @@ def batches_of(group: Group, size: int, rings: list[int], reader: int = 0, most_
     return UnrollBatches(
         group.unrolls,
         size,
-        Page(new_ledger()),
+        WorkerStats(allocate(Counters("counters", 1).fields())),
         reader=reader,
         discount=GAMMA,
         core=CORE,
@@ -485,7 +487,7 @@ def test_a_batch_is_the_oldest_unrolls_of_its_reader_once_there_are_enough() -> 
     for _ in range(4):
         group.play()
     assert batches.take() is None
-    assert batches.page.row["queue"] == 1
+    assert batches.page.row["queue"] == 1 + 1, "stored plus one"
     while len(group.finished) < 4:
         group.play()
     assert other.take() is None
@@ -494,7 +496,7 @@ def test_a_batch_is_the_oldest_unrolls_of_its_reader_once_there_are_enough() -> 
     assert batch is not None
     check(batch, wanted, group.unrolls.spec)
     assert (float(batch.entropy), batch.updates) == (0.25, 4)
-    assert (batches.page.row["queue"], len(group.unrolls.ready()), rings) == (4, 4, [])
+    assert (batches.page.row["queue"], len(group.unrolls.ready()), rings) == (4 + 1, 4, [])
     batches.give_back(batch)
     again = batches.take()
     assert again is not None

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
-from repertory.engines.casting import LocalBoard
+from repertory.channels.channel import allocate
+from repertory.channels.counters import Counters, WorkerStats
+from repertory.channels.latest import Lent
 from repertory.environments import factory
 from repertory.environments.factory import Environments, seeds
 from repertory.experience.lanes import LaneStorage
 from repertory.roles.actor import Actor
 from repertory.roles.evaluator import Evaluator
 from repertory.roles.exploration import generator, linear, random_actions
-from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.local_policy import LocalPolicy
 from repertory.roles.stopwatch import Stopwatch
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
@@ -133,20 +134,20 @@ def taxis() -> Iterator[Referee]:
     referee.close()
 
 
-def actor_of(stage: Referee, policy: Any, epsilon: float) -> Actor:
-    lanes = LaneStorage(stage.spec, stage.count, 1000)
+def actor_of(environments: Referee, policy: Any, epsilon: float) -> Actor:
+    lanes = LaneStorage(environments.spec, environments.count, 1000)
     actor = Actor(
-        stage,
+        environments,
         policy,
         lanes,
-        Page(new_ledger()),
+        WorkerStats(allocate(Counters("counters", 1).fields())),
         lambda _: epsilon,
         first_lane=0,
         seed=0,
         rank=0,
         watch=Stopwatch(),
     )
-    actor.restart(seeds(0, 0, stage.count, 0))
+    actor.restart(seeds(0, 0, environments.count, 0))
     return actor
 
 
@@ -156,9 +157,9 @@ def q_agent(spec: Any) -> Agent:
 
 def test_actor_takes_no_illegal_action(taxis: Referee) -> None:
     assert taxis.spec.masked
-    agent, board = q_agent(taxis.spec), LocalBoard()
-    board.publish(0, agent.init(0).weights)
-    actor = actor_of(taxis, LocalPolicy(agent, board, seed=0, rank=0), 0.3)
+    agent, weights = q_agent(taxis.spec), Lent()
+    weights.publish(0, agent.init(0).weights)
+    actor = actor_of(taxis, LocalPolicy(agent, weights, seed=0, rank=0), 0.3)
     while actor.page.env_steps < 20_000:
         actor.step()
     assert taxis.illegal == 0
@@ -167,9 +168,9 @@ def test_actor_takes_no_illegal_action(taxis: Referee) -> None:
 
 def noisy_policy(rank: int = 0) -> LocalPolicy:
     spec = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 3)
-    agent, board = make_q_learning(QLearningOptions(noisy=True), NetworkOptions(hidden=(4,)), spec), LocalBoard()
-    board.publish(0, agent.init(0).weights)
-    return LocalPolicy(agent, board, seed=0, rank=rank, stores_values=True)
+    agent, weights = make_q_learning(QLearningOptions(noisy=True), NetworkOptions(hidden=(4,)), spec), Lent()
+    weights.publish(0, agent.init(0).weights)
+    return LocalPolicy(agent, weights, seed=0, rank=rank, stores_values=True)
 
 
 def answers(policy: LocalPolicy, count: int) -> NDArray[np.float32]:
@@ -242,12 +243,12 @@ def countdown() -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
 def test_evaluator_counts_one_episode_for_each_environment(countdown: str, mode: Any) -> None:
-    stage = factory.make(countdown, 4, worker=0, autoreset=mode)
-    agent = q_agent(stage.spec)
+    environments = factory.make(countdown, 4, worker=0, autoreset=mode)
+    agent = q_agent(environments.spec)
     lengths = [3, 1, 12, 5]
     calls: list[None] = []
-    episodes = Evaluator(agent, stage).evaluate(agent.init(0).weights, lengths, lambda: calls.append(None))
-    stage.close()
+    episodes = Evaluator(agent, environments).evaluate(agent.init(0).weights, lengths, lambda: calls.append(None))
+    environments.close()
     np.testing.assert_array_equal(episodes.lengths, lengths)
     np.testing.assert_array_equal(episodes.returns, lengths)
     assert episodes.summary()["episodes"] == 4
@@ -255,8 +256,8 @@ def test_evaluator_counts_one_episode_for_each_environment(countdown: str, mode:
 
 
 def test_evaluator_stops_at_its_limit(countdown: str) -> None:
-    stage = factory.make(countdown, 2, worker=0)
-    agent = q_agent(stage.spec)
-    episodes = Evaluator(agent, stage, max_steps=5).evaluate(agent.init(0).weights, [3, 100])
-    stage.close()
+    environments = factory.make(countdown, 2, worker=0)
+    agent = q_agent(environments.spec)
+    episodes = Evaluator(agent, environments, max_steps=5).evaluate(agent.init(0).weights, [3, 100])
+    environments.close()
     np.testing.assert_array_equal(episodes.lengths, [3, 5])

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_groups import Staged
+from actor_groups import LoneGroup
 from commands import assert_same_state
-from companies import company, play, roles
+from inline_runs import inline_run, play, roles
 from pictures import Pictures
-from repertory.engines.rehearsal import Rehearsal
-from repertory.roles.crew import powers_of_two
-from test_crews import Staged
+from repertory.engines.driver import Driver
+from repertory.roles.actor_group import powers_of_two
 
 
 class MaskedPictures(Pictures):
@@ -36,7 +35,8 @@ class MaskedPictures(Pictures):
 LEGAL = np.array([1, 1, 0], np.int8)
 gymnasium.register("MaskedPictures-v0", MaskedPictures)
 PICTURES = {"environment": "Pictures-v0", "actors": 3, "env_steps": 400}
-COMPANIES: list[tuple[str, dict[str, Any]]] = [
+TOPOLOGIES: list[tuple[str, dict[str, Any]]] = [
+    ("single", {}),
     ("collectors", {}),
     ("apex", {}),
     ("parameter_server", {}),
@@ -57,6 +57,11 @@ COMPANIES: list[tuple[str, dict[str, Any]]] = [
 ON_PICTURES = ["collectors", "parameter_server", "all_reduce", "a3c", "ga3c", "impala", "seed_rl"]
 
 
+def alone(topology: str) -> dict[str, int]:
+    """A single agent plays by itself."""
+    return {"actors": 1} if topology == "single" else {}
+
+
 def compiled_by(work: Callable[[], None], caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was compiled meanwhile."""
     caplog.clear()
@@ -69,32 +74,30 @@ def compiled_by(work: Callable[[], None], caplog: pytest.LogCaptureFixture) -> l
     return [record.getMessage()[:90] for record in caplog.records if record.getMessage().startswith("Compiling ")]
 
 
-def check(begin: Callable[[], Rehearsal], caplog: pytest.LogCaptureFixture) -> None:
+def check(begin: Callable[[], Driver], caplog: pytest.LogCaptureFixture) -> None:
     jax.clear_caches()  # what an earlier test has compiled counts for nobody
-    rehearsal = begin()
+    driver = begin()
     try:
-        assert compiled_by(lambda: play(rehearsal), caplog) == []
-        assert rehearsal.counters.updates > 5
+        assert compiled_by(lambda: play(driver), caplog) == []
+        assert driver.counters.updates > 5
     finally:
-        rehearsal.close()
+        driver.close()
 
 
 @pytest.mark.parametrize(
     ("topology", "options"),
-    COMPANIES,
-    ids=["-".join([name, *map(str, options.values())]) for name, options in COMPANIES],
+    TOPOLOGIES,
+    ids=["-".join([name, *map(str, options.values())]) for name, options in TOPOLOGIES],
 )
-def test_nobody_compiles_once_a_company_has_started(
+def test_nobody_compiles_once_a_run_has_started(
     topology: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    check(lambda: company(topology, options), caplog)
+    check(lambda: inline_run(topology, options, **alone(topology)), caplog)
 
 
 @pytest.mark.parametrize("topology", ON_PICTURES)
-def test_nobody_compiles_once_a_company_that_looks_at_pictures_has_started(
-    topology: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    check(lambda: company(topology, **PICTURES), caplog)
+def test_nobody_compiles_once_a_run_on_pictures_has_started(topology: str, caplog: pytest.LogCaptureFixture) -> None:
+    check(lambda: inline_run(topology, **PICTURES), caplog)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -103,24 +106,24 @@ def test_actors_that_share_a_process_compile_for_every_number_of_them_before_the
 ) -> None:
     jax.clear_caches()
     wishes = {"environment": "MaskedPictures-v0" if masked else "Pictures-v0", "envs_per_actor": 2, "actors": 5}
-    staged = Staged(agent={"epsilon_start": 0.0, "epsilon_end": 0.0}, **wishes)
+    found = LoneGroup(agent={"epsilon_start": 0.0, "epsilon_end": 0.0}, **wishes)
 
     def ask_about_every_number() -> None:
-        staged.threads.settle()
+        found.threads.settle()
         for size in range(1, 6):
             for some in powers_of_two(range(size)):
-                staged.group.choose(some)
+                found.group.choose(some)
 
     assert compiled_by(ask_about_every_number, caplog) == []
-    staged.threads.close()
+    found.threads.close()
 
 
-@pytest.mark.parametrize("topology", sorted({topology for topology, _ in COMPANIES}))
+@pytest.mark.parametrize("topology", sorted({topology for topology, _ in TOPOLOGIES}))
 def test_warming_up_changes_nothing_that_a_checkpoint_holds(topology: str) -> None:
-    rehearsal = company(topology)
-    play(rehearsal, 600)
-    before = copy.deepcopy(rehearsal.settle())
-    for role in roles(rehearsal, object):
+    driver = inline_run(topology, **alone(topology))
+    play(driver, 600)
+    before = copy.deepcopy(driver.settle())
+    for role in roles(driver, object):
         role.warm_up()
-    assert_same_state(rehearsal.settle(), before)
-    rehearsal.close()
+    assert_same_state(driver.settle(), before)
+    driver.close()

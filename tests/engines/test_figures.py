@@ -15,20 +15,16 @@ import pytest
 from numpy.typing import NDArray
 
 from commands import rows
-from companies import company, play, roles, small_plan
-from repertory import api
+from inference_parts import worker_stats
+from inline_runs import inline_run, plan_of, play, roles
+from repertory import api, topologies
 from repertory.agents.agent import Agent, Learned
-from repertory.engines.inline import InlineEngine
-from repertory.engines.rehearsal import Rehearsal
+from repertory.engines import make_driver
+from repertory.engines.driver import Driver
 from repertory.roles.learner import Learner
-from repertory.roles.ledger import Page, new_ledger
-from repertory.runs.config import change
-from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
-from repertory.topologies import TOPOLOGIES
 
 TOLD = ("loss", "gradient_norm", "clipped_share", "value_mean", "learning_rate")
-COMPANIES = sorted(set(TOPOLOGIES) - {"single"})
+NAMES = sorted(topologies.known())
 
 
 class Pictures(gymnasium.Env[NDArray[np.uint8], int]):
@@ -55,14 +51,19 @@ def make_pictures() -> Pictures:
     return Pictures()
 
 
-def lines(rehearsal: Rehearsal, env_steps: int) -> Iterator[dict[str, Any]]:
+def alone(topology: str) -> dict[str, int]:
+    """A single agent plays by itself."""
+    return {"actors": 1} if topology == "single" else {}
+
+
+def lines(driver: Driver, env_steps: int) -> Iterator[dict[str, Any]]:
     """Figures after each round in which there was an update."""
-    before = rehearsal.counters.updates
-    for _ in rehearsal.rounds():
-        if rehearsal.counters.updates > before:
-            before = rehearsal.counters.updates
-            yield rehearsal.metrics()
-        if rehearsal.counters.env_steps >= env_steps:
+    before = driver.counters.updates
+    for _ in driver.rounds():
+        if driver.counters.updates > before:
+            before = driver.counters.updates
+            yield driver.metrics()
+        if driver.counters.env_steps >= env_steps:
             return
 
 
@@ -74,30 +75,15 @@ def assert_told(told: dict[str, Any], unrolled: bool) -> None:
     assert 0 <= told["clipped_share"] <= 1
 
 
-@pytest.mark.parametrize("topology", COMPANIES)
+@pytest.mark.parametrize("topology", NAMES)
 def test_every_line_with_an_update_tells_of_it(topology: str) -> None:
-    with closing(company(topology, env_steps=600)) as rehearsal:
-        found = list(lines(rehearsal, 500))
-        assert len(found) > 5
+    with closing(inline_run(topology, env_steps=600, **alone(topology))) as driver:
+        found = list(lines(driver, 500))
+        assert len(found) > (20 if topology == "single" else 5)
         for told in found:
-            assert_told(told, rehearsal.plan.unrolled)
-        rehearsal.metrics()
-        assert rehearsal.metrics()["loss"] is None  # nothing has happened since
-
-
-def test_every_line_of_a_single_learner_with_an_update_tells_of_it() -> None:
-    plan = small_plan("single", actors=1, env_steps=600)
-    with closing(InlineEngine(plan, plan.make_agent())) as engine:
-        engine.start()
-        before = 0
-        for _ in engine.rounds():
-            if engine.counters.updates > before:
-                before = engine.counters.updates
-                assert_told(engine.metrics(), unrolled=False)
-            if engine.counters.env_steps >= 500:
-                break
-        assert before > 20
-        assert engine.metrics()["loss"] is None
+            assert_told(told, driver.plan.unrolled)
+        driver.metrics()
+        assert driver.metrics()["loss"] is None  # nothing has happened since
 
 
 @pytest.mark.parametrize("topology", ["collectors", "impala"])
@@ -131,14 +117,14 @@ def test_every_line_with_an_update_tells_of_it_in_processes_that_look_at_picture
 LIMITS = [("never", 0.0, 0.0), ("far off", 1e6, 0.0), ("always", 1e-6, 1.0)]
 
 
-@pytest.mark.parametrize("topology", COMPANIES)
+@pytest.mark.parametrize("topology", NAMES)
 @pytest.mark.parametrize(("limit", "share"), [case[1:] for case in LIMITS], ids=[case[0] for case in LIMITS])
 def test_clipped_share_is_that_of_updates_whose_gradient_was_too_long(
     topology: str, limit: float, share: float
 ) -> None:
-    with closing(company(topology, None, {"max_gradient_norm": limit}, env_steps=500)) as rehearsal:
-        play(rehearsal, 400)
-        assert rehearsal.metrics()["clipped_share"] == share
+    with closing(inline_run(topology, None, {"max_gradient_norm": limit}, env_steps=500, **alone(topology))) as driver:
+        play(driver, 400)
+        assert driver.metrics()["clipped_share"] == share
 
 
 class Remembering:
@@ -154,28 +140,28 @@ class Remembering:
 
 
 @contextmanager
-def remembered(topology: str, **agent: Any) -> Iterator[tuple[Rehearsal, Remembering]]:
-    with closing(company(topology, None, agent, env_steps=600)) as rehearsal:
-        (learner,) = roles(rehearsal, Learner)
-        remembering = Remembering(rehearsal.agent)
-        learner.agent = replace(rehearsal.agent, learn=remembering)
-        yield rehearsal, remembering
+def remembered(topology: str, **agent: Any) -> Iterator[tuple[Driver, Remembering]]:
+    with closing(inline_run(topology, None, agent, env_steps=600)) as driver:
+        (learner,) = roles(driver, Learner)
+        remembering = Remembering(driver.agent)
+        learner.agent = replace(driver.agent, learn=remembering)
+        yield driver, remembering
 
 
 @pytest.mark.parametrize("topology", ["collectors", "impala"])
 def test_a_line_holds_the_means_of_the_updates_since_the_last_one(topology: str) -> None:
     limit = 0.5 if topology == "collectors" else 1.0
     parts = {"updates_per_call": 3} if topology == "collectors" else {"epochs": 3, "minibatches": 2, "unroll": 5}
-    with remembered(topology, max_gradient_norm=limit, **parts) as (rehearsal, remembering):
-        play(rehearsal, 300)
-        rehearsal.metrics()
+    with remembered(topology, max_gradient_norm=limit, **parts) as (driver, remembering):
+        play(driver, 300)
+        driver.metrics()
         remembering.told.clear()
-        updates = rehearsal.counters.updates
-        play(rehearsal, 550)
-        told = rehearsal.metrics()
+        updates = driver.counters.updates
+        play(driver, 550)
+        told = driver.metrics()
         made = {name: np.ravel([getattr(each, name) for each in remembering.told]) for name in Learned._fields[2:]}
         loss = np.ravel([each.loss for each in remembering.told])
-        assert len(loss) == rehearsal.counters.updates - updates > 10
+        assert len(loss) == driver.counters.updates - updates > 10
         norms = made["gradient_norm"]
         assert told["loss"] == pytest.approx(loss.mean(), rel=1e-4)
         assert told["gradient_norm"] == pytest.approx(norms.mean(), rel=1e-4)
@@ -184,11 +170,11 @@ def test_a_line_holds_the_means_of_the_updates_since_the_last_one(topology: str)
 
 
 def test_one_update_that_is_not_finite_spoils_no_other_of_its_call() -> None:
-    with closing(company("collectors", env_steps=600)) as rehearsal:
-        page = rehearsal.counters
-        page.loss(np.array([1.0, np.nan, 3.0]), np.zeros(3), np.array([4.0, 5.0, 6.0]))
-        page.gradient_norm(np.array([1.0, np.inf, 3.0]), 2.0)
-        told = rehearsal.metrics()
+    with closing(inline_run("collectors", env_steps=600)) as driver:
+        stats = driver.counters
+        stats.loss(np.array([1.0, np.nan, 3.0]), np.zeros(3), np.array([4.0, 5.0, 6.0]))
+        stats.gradient_norm(np.array([1.0, np.inf, 3.0]), 2.0)
+        told = driver.metrics()
         assert (told["loss"], told["value_mean"]) == (2.0, 5.0)
         assert (told["gradient_norm"], told["clipped_share"]) == (2.0, 0.5)
 
@@ -198,7 +184,7 @@ def test_updates_told_one_by_one_by_plain_numbers_add_up_as_those_of_one_call(
     one: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses, norms, nothing = np.array([1.0, np.nan, 3.0, 0.5]), np.array([1.0, np.inf, 3.0, 2.0]), np.zeros(4)
-    together, apart = Page(new_ledger()), Page(new_ledger())
+    together, apart = worker_stats(), worker_stats()
     together.loss(losses, nothing, norms)
     for limit in (2.0, 0.0):
         together.gradient_norm(norms, limit)
@@ -208,19 +194,17 @@ def test_updates_told_one_by_one_by_plain_numbers_add_up_as_those_of_one_call(
             apart.loss(one(loss), one(0.0), one(norm))
             for limit in (2.0, 0.0):
                 apart.gradient_norm(one(norm), limit)
-    for name, values in together.ledger.items():
-        np.testing.assert_array_equal(apart.ledger[name], values, name)
+    for name, values in together.table.items():
+        np.testing.assert_array_equal(apart.table[name], values, name)
     assert int(apart.row["losses"]) == 3
     assert int(apart.row["clipped"]) == 1
 
 
 def test_every_figure_is_explained() -> None:
-    text = (Path(__file__).parents[1] / "docs/metrics.md").read_text()
-    for topology in COMPANIES:
-        options = change(defaults("CartPole-v1", topology=topology), {"engine": "inline", "eval_episodes": 1})
-        plan = stage(options)[1]
-        with closing(Rehearsal(plan, plan.make_agent())) as rehearsal:
-            rehearsal.start()
-            for name in rehearsal.metrics():
+    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    for topology in NAMES:
+        with closing(make_driver("inline", plan_of(topology, eval_episodes=1))) as driver:
+            driver.start()
+            for name in driver.metrics():
                 role = name.partition("/")[0] + "/ROLE"
                 assert f"`{name}`" in text or f"`{role}`" in text, name

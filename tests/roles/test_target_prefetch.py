@@ -18,11 +18,12 @@ from naive import make_spec
 from repertory.agents.agent import Agent
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
-from repertory.engines.boards import BatchSlots
+from repertory.channels.channel import allocate
+from repertory.channels.counters import Counters, WorkerStats
+from repertory.channels.slots import BatchReader, BatchSlots, BatchWriter
 from repertory.experience.replay import Sample
 from repertory.roles import target_prefetch as module
 from repertory.roles.learner import Learner
-from repertory.roles.ledger import Page, new_ledger
 from repertory.roles.stopwatch import Unwatched
 from repertory.roles.target_prefetch import TargetPrefetch
 
@@ -58,7 +59,7 @@ def sample_of(seed: int, updates: int) -> Sample:
 
 
 class NoWeights:
-    """A board that nobody reads."""
+    """A channel that nobody reads."""
 
     def publish(self, version: int, weights: Any) -> None:
         """Nothing."""
@@ -81,15 +82,16 @@ class Counted(TargetPrefetch):
 
 
 @contextmanager
-def learner(agent: Agent, updates: int, looks_ahead: bool) -> Iterator[tuple[Learner, BatchSlots]]:
+def learner(agent: Agent, updates: int, looks_ahead: bool) -> Iterator[tuple[Learner, BatchWriter]]:
     """With its slots, which a test fills."""
-    fields = BatchSlots.fields(sample_of(0, updates), SLOTS)
-    slots = BatchSlots({name: np.zeros(f.shape, f.dtype) for name, f in fields.items()}, updates, lambda: None)
-    ahead = Counted(agent, slots) if looks_ahead else None
-    ports = (slots, NoWeights(), Page(new_ledger()), Unwatched(), None, ahead)
+    slots = BatchSlots("batches", lambda: sample_of(0, updates), SLOTS, updates)
+    slots.bind(allocate(slots.fields()))
+    reader = slots.reader()
+    ahead = Counted(agent, reader) if looks_ahead else None
+    ports = (reader, NoWeights(), WorkerStats(allocate(Counters("counters", 1).fields())), Unwatched(), None, ahead)
     made = Learner(agent, agent.init(0), *ports, rate=lambda _: 0.05)
     try:
-        yield made, slots
+        yield made, slots.writer()
     finally:
         made.close()
 
@@ -152,9 +154,8 @@ def test_only_a_target_that_stays_can_be_asked_ahead(options: dict[str, Any], po
 
 def test_thread_keeps_to_its_cores_and_leaves_the_others_alone() -> None:
     before = os.sched_getaffinity(0)
-    ahead = TargetPrefetch(
-        agent_of(), BatchSlots({"weight": np.zeros(1), "counts": np.zeros(2)}, 1, lambda: None), [min(before)]
-    )
+    reader = BatchReader({"weight": np.zeros(1)}, 1, lambda: None)
+    ahead = TargetPrefetch(agent_of(), reader, [min(before)])
     assert ahead._thread.submit(os.sched_getaffinity, 0).result(10) == {min(before)}
     assert os.sched_getaffinity(0) == before
     ahead.close()
