@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -200,7 +201,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ),
         ("train CartPole-v1 --topology all_reduce --agent.noisy", "sends gradients of one vector"),
         ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
-        ("train CartPole-v1 --topology single --engine processes", "does not run on engine 'processes'"),
         (
             "train CartPole-v1 --actors 4",
             "topology 'single' has one actor, not 4: for more environments give --envs-per-actor, for more processes "
@@ -267,6 +267,15 @@ def test_bad_argument_is_one_sentence(
 ) -> None:
     assert sentence in refusal(capsys, *arguments.split())
     assert not (place / "runs").exists()
+
+
+def test_engine_that_a_topology_is_not_made_for_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = dataclasses.replace(known()["single"], name="alone", engines=("inline",))
+    monkeypatch.setitem(cast(dict[str, Any], known()), "alone", alone)
+    sentence = refusal(capsys, "train", "CartPole-v1", "--topology", "alone", "--engine", "processes")
+    assert "topology 'alone' does not run on engine 'processes'" in sentence
 
 
 WRONG = (

@@ -207,7 +207,7 @@ def test_runs_show_and_doctor_tell_what_there_is(trained: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)[0]["environment"] == "CartPole-v1"
     assert cli.main(["show", "single"]) == 0
     drawn = capsys.readouterr().out
-    assert all(f"[{role}]" in drawn for role in ("actor", "replay", "learner", "evaluator"))
+    assert all(f"[{role}]" in drawn for role in ("agent", "evaluator"))
     assert cli.main(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(topologies.known())
