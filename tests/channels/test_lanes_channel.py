@@ -260,6 +260,24 @@ def test_lane_that_went_round_goes_on_with_what_is_still_there() -> None:
     assert (pair.far.plain["flags"][0, 4:7] == FINAL).all(), "the end, and two frames"
 
 
+@pytest.mark.parametrize("cut", range(4))
+def test_lanes_may_be_copied_while_their_episodes_are_being_interrupted(cut: int) -> None:
+    pair = Pair(lambda: make(1, 20))
+    actor = Actor(pair.near, np.random.default_rng(1))
+    while pair.near.plain["head"][0] < 3 or not actor.playing[0]:
+        actor.play()
+    pair.write(actor.start, cut)  # who interrupts them is killed
+    for _ in range(2):
+        pair.forth()
+        actor.take_down()
+        check(pair.far, actor, 0)
+    pair.write(actor.start)
+    actor.take_down()
+    pair.settle()
+    assert check(pair.far, actor, 0) == list(actor.steps[0])
+    assert_equal_slots(pair)
+
+
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("cut", [*range(14), None])
 def test_restart_of_lanes_that_follow_ends_their_episodes_and_doubles_no_step(cut: int | None, both: bool) -> None:

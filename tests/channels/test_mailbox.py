@@ -321,6 +321,18 @@ def test_mirror_of_an_evaluation_returns_its_bytes() -> None:
     assert (pair.back(), pair.back(), pair.forth()) == (16 * EPISODES + 8 + 8, 0, 0)
 
 
+@pytest.mark.parametrize("cut", range(6))
+def test_request_that_was_copied_in_part_is_not_played(cut: int) -> None:
+    pair = Pair(make_evaluation)
+    for seeds in (1, 2):
+        pair.near.channel.ask(seeds, weights_of(seeds), 1.0)
+        pair.forth(cut if seeds == 2 else None)
+    found = pair.far.channel.evaluator().take()
+    assert found is None or found[1] == found[2][0] == (1 if cut == 0 else 2)
+    pair.settle()
+    assert pair.far.channel.evaluator().take() is not None
+
+
 def test_request_that_is_taken_back_while_it_is_copied_is_not_played() -> None:
     pair = Pair(make_evaluation)
     driver = pair.near.channel
