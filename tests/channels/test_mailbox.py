@@ -187,6 +187,23 @@ def test_an_asker_that_asks_anew_in_the_middle_of_a_reply_waits_for_its_own() ->
     assert_same(port.states(0), np.full((ENVIRONMENTS, STATE), 8))
 
 
+@pytest.mark.parametrize("killed", ["asker", "mirror"])
+@pytest.mark.parametrize("cut", range(7))
+def test_no_server_replies_to_half_a_request(cut: int, killed: str) -> None:
+    """A new asker asks while the request of the one before still waits; `echo` looks whether masks fit observations."""
+    pair = Pair(make)
+    port = pair.near.channel.asker()
+    ask(port, 1, 5, first=True)
+    pair.forth()
+    pair.write(lambda: ask(port, 1, 6, first=True), cut if killed == "asker" else None)
+    pair.forth(cut if killed == "mirror" else None)
+    for machine in (pair.near, pair.far):
+        serve(machine.channel.server(Me()))
+    ask(port, 1, 7, first=True)
+    pair.settle()
+    assert serve(pair.far.channel.server(Me())) == [1]
+
+
 def test_a_reply_that_comes_too_late_displaces_no_newer_one() -> None:
     """The asker died, and asked another server since; the first one only now comes to its end."""
     channel = Machine(make(1)).channel
