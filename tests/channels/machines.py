@@ -17,7 +17,7 @@ from repertory.channels.channel import EVERYBODY, READER, WRITER, Channel
 from repertory.specs import Field
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel)
-CUTS = st.one_of(st.none(), st.integers(0, 25))
+CUTS = st.one_of(st.none(), st.integers(0, 4), st.integers(0, 25))
 """After how many writes to arrays who writes is killed; None = never."""
 
 

@@ -115,6 +115,17 @@ def test_mirror_returns_the_bytes_of_the_rows_that_differ_and_no_number_is_equal
     assert (pair.forth(), pair.forth()) == (NOTE_BYTES + 8, 0)
 
 
+@pytest.mark.parametrize("cut", range(4))
+def test_note_that_was_copied_in_part_is_none(cut: int) -> None:
+    pair = Pair(make)
+    for note in ({"long": "x" * 50}, {"b": 1}):
+        pair.near.channel.write_note(1, note)
+        pair.forth(cut if "b" in note else None)
+    assert pair.far.channel.read_note(1) == ({"long": "x" * 50} if cut == 0 else {} if cut < 3 else {"b": 1})
+    pair.settle()
+    assert pair.far.channel.read_note(1) == {"b": 1}
+
+
 def test_note_that_is_written_while_it_is_copied_is_never_half_one() -> None:
     pair, number = Pair(make), 100
     for looks in range(1, 20):

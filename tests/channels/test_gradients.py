@@ -281,6 +281,24 @@ def test_rows_of_an_earlier_start_never_count(order: tuple[int, ...]) -> None:
     assert [replica.got for replica in entered] == [[[20_001, 21_001, 22_001]]] * REPLICAS
 
 
+@pytest.mark.parametrize("cut", range(8))
+def test_replica_of_an_earlier_start_takes_nothing_of_a_later_one(cut: int) -> None:
+    """It still waits on another machine when the others have begun anew."""
+    pair = Pair(lambda: make_gather(2))
+    old = Replica(pair.far, 0)
+    Replica(pair.near, 1)
+    pair.forth(rows=[1])
+    old.step()
+    Replica(pair.near, 1, epoch=2).step()
+    pair.forth(cut, rows=[1])
+    assert not old.take()
+    pair.forth(rows=[1])
+    assert not old.take()
+    new = Replica(pair.far, 0, epoch=2)
+    new.step()
+    assert new.got == [[20_001, 21_001]]
+
+
 def test_mirror_of_replicas_returns_the_bytes_of_the_rounds_that_are_new() -> None:
     pair = Pair(make_gather)
     replica = Replica(pair.near, 1, epoch=0)

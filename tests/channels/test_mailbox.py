@@ -187,6 +187,23 @@ def test_an_asker_that_asks_anew_in_the_middle_of_a_reply_waits_for_its_own() ->
     assert_same(port.states(0), np.full((ENVIRONMENTS, STATE), 8))
 
 
+@pytest.mark.parametrize("killed", ["asker", "mirror"])
+@pytest.mark.parametrize("cut", range(7))
+def test_no_server_replies_to_half_a_request(cut: int, killed: str) -> None:
+    """A new asker asks while the request of the one before still waits; `echo` looks whether masks fit observations."""
+    pair = Pair(make)
+    port = pair.near.channel.asker()
+    ask(port, 1, 5, first=True)
+    pair.forth()
+    pair.write(lambda: ask(port, 1, 6, first=True), cut if killed == "asker" else None)
+    pair.forth(cut if killed == "mirror" else None)
+    for machine in (pair.near, pair.far):
+        serve(machine.channel.server(Me()))
+    ask(port, 1, 7, first=True)
+    pair.settle()
+    assert serve(pair.far.channel.server(Me())) == [1]
+
+
 def test_a_reply_that_comes_too_late_displaces_no_newer_one() -> None:
     """The asker died, and asked another server since; the first one only now comes to its end."""
     channel = Machine(make(1)).channel
@@ -319,6 +336,18 @@ def test_mirror_of_an_evaluation_returns_its_bytes() -> None:
     assert (pair.back(), pair.back()) == (8, 0)
     port.reply(driver.request, episodes_of(2))
     assert (pair.back(), pair.back(), pair.forth()) == (16 * EPISODES + 8 + 8, 0, 0)
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_request_that_was_copied_in_part_is_not_played(cut: int) -> None:
+    pair = Pair(make_evaluation)
+    for seeds in (1, 2):
+        pair.near.channel.ask(seeds, weights_of(seeds), 1.0)
+        pair.forth(cut if seeds == 2 else None)
+    found = pair.far.channel.evaluator().take()
+    assert found is None or found[1] == found[2][0] == (1 if cut == 0 else 2)
+    pair.settle()
+    assert pair.far.channel.evaluator().take() is not None
 
 
 def test_request_that_is_taken_back_while_it_is_copied_is_not_played() -> None:

@@ -26,6 +26,9 @@ from repertory.channels.channel import (
 )
 from repertory.specs import EnvironmentSpec, Field
 
+NOBODY = -1
+"""Is to reply to a request that is being written."""
+
 
 class InferenceRequest(NamedTuple):
     """Observations, legal actions, recurrent states, and where an episode begins; all [N, ...]."""
@@ -88,7 +91,12 @@ class InferenceMailbox(Channel):
         askers = own_rows(self.askers, rows)
         if side == READER:
             return self._mirror_replies(source, target, askers)
-        return mirror_counted(source, target, "requests", _committed(self, "requests"), askers)
+        askers = askers[source["requests"][askers] > target["requests"][askers]]
+        if not len(askers):
+            return 0
+        target["to"][askers] = NOBODY
+        names = sorted(_committed(self, "requests"), key="to".__eq__)
+        return mirror_counted(source, target, "requests", names, askers)
 
     def _mirror_replies(self, source: Arrays, target: Arrays, askers: NDArray[np.int64]) -> int:
         """Of the two states the valid one: the other may be half written, or the one that is valid in `target`."""
@@ -121,8 +129,9 @@ class InferenceAsker:
         mask: NDArray[np.bool_] | None,
         first: NDArray[np.bool_],
     ) -> None:
-        """Put a request to a server."""
+        """Put a request to a server. A new asker may do so while the request of the one before still waits."""
         arrays = self._arrays
+        arrays["to"][asker] = NOBODY
         arrays["observation"][asker] = observation
         arrays["first"][asker] = first
         if mask is not None:
