@@ -5,7 +5,7 @@ There is no queue and no lock, so nobody can die with one in hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +85,13 @@ class InferenceMailbox(Channel):
     @port("in")
     def server(self, me: Place) -> InferenceServerPort:
         return InferenceServerPort(self.arrays, self.bells.writers, me.rank, self.state_size)
+
+    def state(self) -> dict[str, Any]:
+        """The versions behind the last replies, which random actions name; requests and states go with the episodes."""
+        return {"version": self.arrays["version"].copy()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.arrays["version"][:] = np.asarray(state["version"])
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         """`rows` are numbers of askers."""

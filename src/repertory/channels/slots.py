@@ -202,14 +202,16 @@ class UnrollSlots(Channel):
         return UnrollPort(self.storage(), self.bells.writers)
 
     def state(self) -> dict[str, Any]:
-        """The slots that wait to be learned from; what is half written is dropped with its episodes."""
+        """The slots that wait to be learned from; of what is half written only that it was, so that its next writer
+        drops and counts it: its episodes are gone."""
         names, ready = self._data(), self.storage().ready()
-        found: dict[str, Any] = {"slots": ready, "freed": self.arrays["freed"].copy()}
+        found: dict[str, Any] = {"slots": ready} | {name: self.arrays[name].copy() for name in ("freed", "progress")}
         return found | {name: self.arrays[name][ready] for name in names}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         slots = np.asarray(state["slots"], np.int64)
         self.arrays["freed"][:] = self.arrays["filled"][:] = np.asarray(state["freed"])
+        self.arrays["progress"][:] = np.asarray(state["progress"])
         for name in self._data():
             self.arrays[name][slots] = state[name]
         self.arrays["filled"][slots] += 1

@@ -58,6 +58,7 @@ def compose(plan: Plan, options: Options) -> Topology:
 
     def lane_actor(me: Context, written: LaneWriter, asked: InferenceAsker) -> Actor:
         policy = playing.asking_policy(me, asked, me.rank, plan.envs_per_actor, lambda: 0)
+        policy.pull()  # random actions name a version, too
         assert epsilon is not None
         may_play = playing.not_ahead(me, written.wake_reader)
         return playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon(me.rank)))
