@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from repertory.engines.driver import Driver
 from repertory.engines.processes import ProcessesHost
 from repertory.engines.supervisor import Supervisor, Watched
 
+HEARTBEAT_S = 1.0
 ORDERED = f"{Path(__file__).parents[1] / 'fault_environments.py'}:ordered"
 
 
@@ -48,7 +50,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
     monkeypatch.setattr(supervisor, "start_worker", lambda *_: Process())
     monkeypatch.setattr(supervisor, "DUMP_S", 0.0)
     monkeypatch.setattr(os, "kill", lambda *_: None)
-    host = ProcessesHost(small_plan("collectors", actors=2, heartbeat_s=0.2))
+    host = ProcessesHost(small_plan("collectors", actors=2, heartbeat_s=HEARTBEAT_S))
     with closing(host):
         host.supervisor.start()
         yield host.supervisor
@@ -61,6 +63,14 @@ def enter(watching: Supervisor, watched: Watched, beats: int = 1) -> None:
         stats.enter(watched.epoch)
         for _ in range(beats):
             stats.beat()
+
+
+def check_again(watching: Supervisor, alive: list[int]) -> bool:
+    """Once more, after those have beaten; whether there is something new."""
+    before = len(watching.events)
+    watching.counters["beat"][alive] += 1
+    watching.check()
+    return len(watching.events) > before
 
 
 def events(watching: Supervisor) -> list[str]:
@@ -85,16 +95,11 @@ def test_row_that_a_killed_process_left_is_not_the_life_of_the_one_after_it(
     assert not watching.ready
     assert first.indices[0] not in watching.at_work()
     monkeypatch.setattr(supervisor, "START_S", 0.0)
-    end = first.started + 0.3
-    while time.monotonic() < end:
-        row["beat"] += 1
-        for watched in watching.watched[1:]:
-            enter(watching, watched, beats=1 + int(row["beat"]))
-        if watching.restarts == 1:
-            watching.check()
-        time.sleep(0.01)
-    assert events(watching)[1].startswith(f"{first} has not started, silent for 0.2")
-    assert "environment" not in events(watching)[1], "it was another that was in one"
+    until(lambda: check_again(watching, [one.indices[0] for one in watching.watched]), what="its end")
+    found = events(watching)[1]
+    assert re.match(rf"{first} has not started, silent for \d+\.\d s; started again$", found), (
+        "another was in that place"
+    )
 
 
 def test_beat_counts_from_when_it_is_seen_and_the_clock_of_a_worker_plays_no_part(watching: Supervisor) -> None:
@@ -102,7 +107,7 @@ def test_beat_counts_from_when_it_is_seen_and_the_clock_of_a_worker_plays_no_par
         enter(watching, watched)
     watching.check()
     for beat in (10**15, 5, 3):  # whatever it counts to: it counts
-        time.sleep(0.12)
+        time.sleep(0.6 * HEARTBEAT_S)
         watching.counters["beat"][:] = beat
         watching.check()
         assert watching.events == []
@@ -113,15 +118,27 @@ def test_silent_worker_is_named_with_the_environment_it_is_in_and_others_are_lef
         enter(watching, watched)
     second = watching.watched[1]
     watching.wiring.counters.stats(second.indices[0]).row["place"] = (1, 77, 12, 5)
-    end = time.monotonic() + 5
-    while not watching.events and time.monotonic() < end:
-        watching.counters["beat"][
-            [index for one in watching.watched if one is not second for index in one.indices]
-        ] += 1
-        watching.check()
-        time.sleep(0.01)
+    others = [one.indices[0] for one in watching.watched if one is not second]
+    until(lambda: check_again(watching, others), what="its end")
     (told,) = events(watching)
-    assert told.startswith(f"{second} was silent for 0.2 s inside environment 1 of worker 5 (seed 77, step 12);")
+    assert re.match(rf"{second} was silent for \d+\.\d s inside environment 1 of worker 5 \(seed 77, step 12\);", told)
+
+
+def test_time_that_it_takes_to_replace_one_is_no_silence_of_the_others(
+    watching: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for watched in watching.watched:
+        enter(watching, watched)
+    watching.check()
+
+    def slowly(_: Any) -> None:
+        time.sleep(1.5 * HEARTBEAT_S)
+        watching.counters["beat"][:] += 1  # meanwhile they work
+
+    monkeypatch.setattr(supervisor, "end_worker", slowly)
+    watching.watched[0].process.exitcode = 1
+    watching.check()
+    assert events(watching) == [f"{watching.watched[0]} ended with exit code 1; started again"]
 
 
 def test_starts_together_share_an_epoch_that_no_start_before_has_had(watching: Supervisor) -> None:

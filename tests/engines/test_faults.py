@@ -32,6 +32,18 @@ def check(outcome: Outcome) -> None:
     assert outcome.all_problems() == []
 
 
+def test_single_survives_faults_of_the_worker_that_does_everything(tmp_path: Path) -> None:
+    faults = [
+        Fault("agent", "kill", 0.4),
+        Fault("agent", "hang", 0.2),
+        Fault("agent", "exception", 0.2),
+        Fault("evaluator", "kill", "evaluating"),
+        Fault("agent", "stop", 0.1),
+        Fault("agent", "kill", "saving"),
+    ]
+    check(run_faults("single", faults, tmp_path))
+
+
 def test_collectors_that_share_a_process_fail_and_start_again_together(tmp_path: Path) -> None:
     faults = [
         Fault("collector", "exception", 0.3, rank=1),

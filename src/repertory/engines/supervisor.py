@@ -243,6 +243,7 @@ class Supervisor:
         rows = watched.indices
         if (self._beats[rows] > 0).all() and time.monotonic() - self._beaten[rows].min() <= self.plan.heartbeat_s:
             return ""
+        self._hear_beats()  # it may have taken long to replace somebody else
         return next(filter(None, (self._silent(watched, who) for who in watched.workers)), "")
 
     def _silent(self, watched: Watched, worker: Worker) -> str:
