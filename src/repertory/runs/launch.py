@@ -14,7 +14,7 @@ from repertory.engines.driver import Driver
 from repertory.environments.hush import hushed
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, to_dict
-from repertory.runs.directory import RunDirectory, fresh_name
+from repertory.runs.directory import RunDirectory, check_name, fresh_name
 from repertory.runs.opening import NOTHING, Supplied, read_options
 from repertory.runs.progress import Progress, make_progress
 from repertory.runs.restoring import load_state
@@ -27,6 +27,8 @@ from repertory.topologies.plan import Plan
 def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, Any]:
     """Train from nothing; returns the result."""
     called_at = called_at or time.time()
+    if options.name is not None:
+        check_name(options.name)
     with _view(options) as view:
         with view.busy("starting"):
             options, plan, _ = stage(options)
