@@ -91,7 +91,13 @@ class Record:
             rows = np.flatnonzero(step.stepped)
             extras = None if move.extras is None else move.extras[:, rows]
             lanes, move = lanes[rows], Move(move.actions[rows], move.version, extras)
-            step = Step(*(None if part is None else part[rows] for part in step))  # type: ignore[arg-type]
+            step = step._replace(
+                reward=step.reward[rows],
+                terminated=step.terminated[rows],
+                truncated=step.truncated[rows],
+                observation=step.observation[rows],
+                mask=None if step.mask is None else step.mask[rows],
+            )
         self._append(lanes, move, step)
         return taken
 
