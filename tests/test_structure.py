@@ -79,3 +79,22 @@ def test_every_option_of_a_topology_is_read_by_topologies(name: str) -> None:
         if not re.search(rf"(?:options|self|asked\.topology)\.{item.name}\b", code)
     ]
     assert unread == []
+
+
+def ways() -> dict[str, list[tuple[str, str]]]:
+    """The ways of one env step that the architecture page tells: file and function of each hop."""
+    page = (ROOT.parents[1] / "docs/architecture.md").read_text()
+    told = page.partition("## The way of one env step\n")[2].partition("\n## ")[0]
+    sections = [part.split("\n", 1) for part in told.split("### ")[1:]]
+    return {name.strip(): re.findall(r"^\d\. `([^`]+)` `([^`]+)`", hops, re.MULTILINE) for name, hops in sections}
+
+
+@pytest.mark.parametrize("name", ["single", "collectors", "impala", "parameter_server"])
+def test_way_of_an_env_step_is_short_and_goes_back_to_no_file(name: str) -> None:
+    hops = ways()[name]
+    files = [file for file, _ in hops]
+    assert 5 <= len(hops) <= 9
+    assert len(set(files)) == len(files)
+    for file, function in hops:
+        tree = ast.walk(ast.parse((ROOT / file).read_text()))
+        assert function in {node.name for node in tree if isinstance(node, ast.FunctionDef)}, f"{file} {function}"
