@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from repertory.engines.rehearsal import Rehearsal
 
+from repertory.engines import make_driver
 from repertory.environments.vectors import Vectorised
 from repertory.roles.answers import Rows
 from repertory.roles.hogwild_worker import HogwildWorker
@@ -30,7 +30,7 @@ from repertory.runtime import cap_threads, keep_freed_memory, pinnable_cores, us
 PARTS = {
     "environment": (Vectorised, "step"),
     "answer": (Rows, "__call__"),
-    "gradient": (HogwildWorker, "_gradient_of_kept"),
+    "gradient": (HogwildWorker, "_gradient_of_cached"),
     "update": (HogwildWorker, "_update"),
 }
 
@@ -52,19 +52,19 @@ def main() -> None:
     wishes = {"engine": "inline", "actors": 1, "envs_per_actor": options.environments, "env_steps": 10**9}
     asked = change(defaults("PongNoFrameskip-v4", "a3c", "a3c"), {**wishes, "threads": 1})
     plan = stage(change(asked, {"agent": {"unroll": options.unroll}}))[1]
-    rehearsal = Rehearsal(plan, plan.make_agent())
-    rehearsal.start()
-    rounds = rehearsal.rounds()
+    driver = make_driver("inline", plan)
+    driver.start()
+    rounds = driver.rounds()
     play(rounds, options.seconds / 2)
     spent.clear()
-    steps, began = rehearsal.counters.env_steps, time.perf_counter()
+    steps, began = driver.counters.env_steps, time.perf_counter()
     play(rounds, options.seconds)
-    steps, passed = rehearsal.counters.env_steps - steps, time.perf_counter() - began
+    steps, passed = driver.counters.env_steps - steps, time.perf_counter() - began
     found = {name: round(1000 * seconds / steps, 3) for name, seconds in spent.items()}
     found["other"] = round(1000 * passed / steps - sum(found.values()), 3)
     total = 1000 * passed / steps
     print(json.dumps({"ms_per_step": found, "total_ms": round(total, 3), "ceiling": round(cores * 1000 / total, 1)}))
-    rehearsal.close()
+    driver.close()
 
 
 def play(rounds: Any, seconds: float) -> None:

@@ -4,8 +4,8 @@
     python benchmarks/versions.py /tmp/earlier --repeats 3        # everything: about 40 minutes on 2 cores
     python benchmarks/versions.py /tmp/earlier learner collect    # only rows whose name contains one of these
 
-Each row is run by each checkout's own script or command on its own sources, with this Python. Writes
-`benchmarks/results/versions.json` after every row.
+Each row is run by each checkout's own script or command on its own sources, with this Python. Checkouts from before
+`channels/` spell a topology's options `--company.X`. Writes `benchmarks/results/versions.json` after every row.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ BESIDE = ("startup_s", "pss_mb")
 
 def run(checkout: Path, words: str) -> dict[str, Any]:
     """The JSON line that a checkout's benchmark prints last."""
+    if not (checkout / "src" / "repertory" / "channels").is_dir():
+        words = words.replace("--topology.", "--company.")
     script, *rest = words.split()
     command = [sys.executable, str(checkout / "benchmarks" / script), *rest]
     if script == "train":

@@ -210,6 +210,8 @@ def learner(me: Context, batches: Batches, weights: Publisher, learned: Owner) -
     """Makes every update, and publishes the weights; with a core to spare it looks at the batch behind the next."""
     state = learned.load()
     me.stats.set("updates", int(state.updates))
+    if isinstance(batches, Drawer):  # updates that went with a killed learner are owed again
+        batches.pacing.updates = me.stats.updates
     ahead = None
     if me.spare and me.agent.prefetch_target and isinstance(batches, BatchReader):
         ahead = TargetPrefetch(me.agent, batches, me.spare)
