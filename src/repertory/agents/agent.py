@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -94,7 +95,7 @@ class CachedForward(NamedTuple):
     """Layers, the passes of each row of an unroll but its last, and the batch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Agent:
     """Pure functions; `layout` says how the weight vector is cut into layers, `strategy` how they are computed.
 
@@ -145,6 +146,7 @@ class Agent:
         """NumPy answers batches of at most so many observations; 0 = none."""
         return self.strategy.numpy_rows if self.numpy_forward is not None else 0
 
+    @cache  # noqa: B019  # workers that are built anew compile nothing anew; an agent lives as long as its process
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
         """One compiled call from several encoded gradients and a learning rate to the next state.
 

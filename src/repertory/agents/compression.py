@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 
 import chex
@@ -63,6 +63,7 @@ class Compression:
         return jnp.zeros(self.size if self.feedback else 0, jnp.float32)
 
 
+@cache
 def make_compression(name: str, size: int, *, share: float = 0.01) -> Compression:
     """The method of this name for gradients of this size; `topk` sends `share` of the numbers, and at least one."""
     if name not in METHODS:

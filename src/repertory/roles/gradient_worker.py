@@ -6,8 +6,9 @@ Downpour SGD (Dean et al. 2012) with the agent's loss; with outliers dropped, Go
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -124,7 +125,7 @@ class GradientWorker:
         self._fetched: tuple[int, Any, Any] | None = None
         self._sum: Any = None
         self._made = 0
-        self._clip = jax.jit(lambda gradient: (agent.clip(gradient), jnp.linalg.norm(gradient)))
+        self._clip = _compiled_clip(agent)
 
     def step(self) -> bool:
         """One gradient, if a batch is owed and the servers are ready for it."""
@@ -193,3 +194,9 @@ class GradientWorker:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+@cache
+def _compiled_clip(agent: Agent) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Clips a gradient, and tells its norm before."""
+    return jax.jit(lambda gradient: (agent.clip(gradient), jnp.linalg.norm(gradient)))

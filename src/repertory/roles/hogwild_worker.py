@@ -7,7 +7,7 @@ statistics shared as well. Or batches from a memory of its own, as asynchronous 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import jax
@@ -110,10 +110,9 @@ class HogwildWorker:
         self._acted, self._cached, self._pull = acted, cached, pull
         self._sum: Any = None
         self._made = 0
-        self._gradient: Callable[..., Any] = partial(_added, agent, isinstance(source, Segments))
-        if not isinstance(source, UnrollBatches):  # an agent that learns from unrolls compiles as it sees fit
-            self._gradient = jax.jit(self._gradient)
-        self._change = jax.jit(partial(_changed, agent))
+        compiles_itself = isinstance(source, UnrollBatches)  # an agent that learns from unrolls compiles as it sees fit
+        self._gradient = _gradient_of(agent, isinstance(source, Segments), compiled=not compiles_itself)
+        self._change = _change_of(agent)
 
     def step(self) -> bool:
         """One gradient, if there is something to learn from; an update if it is due."""
@@ -220,6 +219,17 @@ def _example_of_cached(agent: Agent, weights: Any, batch: Any) -> CachedPasses:
     mask = None if batch.mask is None else batch.mask[0]
     _, forward = agent.cached_forward.observe(layers, batch.observation[0], mask)
     return CachedPasses(layers, [forward] * (len(batch.action) - 1))
+
+
+@cache
+def _gradient_of(agent: Agent, add_up: bool, *, compiled: bool) -> Callable[..., Any]:
+    gradient = partial(_added, agent, add_up)
+    return jax.jit(gradient) if compiled else gradient
+
+
+@cache
+def _change_of(agent: Agent) -> Callable[..., Any]:
+    return jax.jit(partial(_changed, agent))
 
 
 def _added(
