@@ -67,7 +67,7 @@ class Driver:
         self.dismissed: Callable[[], bool] = lambda: False
         self.wiring, self.evaluations = host.wiring, host.evaluations
         self.counters: WorkerStats = self.wiring.counters.stats()
-        self.figures = Figures(self.wiring)
+        self.figures, self._started = Figures(self.wiring), False
 
     @property
     def agent(self) -> Agent:
@@ -80,7 +80,8 @@ class Driver:
     def start(self) -> None:
         """Begin, or go on after `settle`."""
         self.host.start(lambda: self.dismissed())
-        self.figures = Figures(self.wiring)
+        if not self._started or not self.host.concurrent:  # workers that were built anew count anew
+            self._started, self.figures = True, Figures(self.wiring)
 
     def rounds(self) -> Iterator[None]:
         """Runs; yields often, for whoever watches."""
