@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from repertory.agents.agent import Agent, Array, Transitions
 from repertory.agents.learning import legal
 from repertory.agents.q_learning import Head, Networks, QLearningOptions, make_q_learning
-from repertory.agents.registry import AgentKind, register
+from repertory.agents.registry import AgentKind
 
 
 @dataclass(frozen=True)
@@ -59,4 +59,3 @@ def make_munchausen(options: MunchausenOptions, *given: Any) -> Agent:
 MUNCHAUSEN = AgentKind(
     "munchausen", "DQN with its log-policy in the reward", MunchausenOptions, make_munchausen, "replay", like="dqn"
 )
-register(MUNCHAUSEN)

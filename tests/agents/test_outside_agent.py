@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,14 @@ from repertory.runs.config import change
 from repertory.runs.presets import defaults
 from repertory.runs.staging import stage
 from test_q_learning import KEY, SPEC, TINY, begin, make_batch, stacked, vectors
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    registry.register(MUNCHAUSEN)
+    yield
+    registry.unregister(MUNCHAUSEN.name)
+
 
 OPTIONS = MunchausenOptions(max_gradient_norm=0.0, loss="squared", munchausen_temperature=0.5)
 

@@ -24,7 +24,7 @@ from repertory.topologies.graph import draw
 def _registered() -> Iterator[None]:
     topologies.register(outside.KIND)
     yield
-    topologies._KINDS.pop("outside")
+    topologies.unregister("outside")
 
 
 def test_it_is_short_and_nothing_in_the_package_knows_its_name() -> None:

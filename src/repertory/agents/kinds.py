@@ -1,4 +1,4 @@
-"""Named kinds of agents or networks: those of this package, and those that other packages and programs add."""
+"""Named kinds of agents, networks or topologies: those of this package, and those that other packages and programs add."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ class Kinds(Generic[Kind]):
         Worker processes import the main script again, so call this at its top level, or bring an entry point.
         """
         self._kinds[kind.name] = kind
+
+    def unregister(self, name: str) -> None:
+        """Take back what `register` did."""
+        del self._kinds[name]
 
     def known(self) -> Mapping[str, Kind]:
         """All of them by name."""

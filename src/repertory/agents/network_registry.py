@@ -65,7 +65,7 @@ _KINDS = Kinds(
         NetworkKind("small", "one convolution, for 10×10 planes (Young and Tian 2019)", images=True, convolves=False),
     ),
 )
-register, known, find = _KINDS.register, _KINDS.known, _KINDS.find
+register, unregister, known, find = _KINDS.register, _KINDS.unregister, _KINDS.known, _KINDS.find
 
 
 def choose_kind(options: NetworkOptions, spec: ObservationSpec) -> NetworkKind:

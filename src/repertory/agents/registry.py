@@ -83,4 +83,4 @@ _KINDS = Kinds(
         ),
     ),
 )
-register, known, find = _KINDS.register, _KINDS.known, _KINDS.find
+register, unregister, known, find = _KINDS.register, _KINDS.unregister, _KINDS.known, _KINDS.find
