@@ -1,4 +1,4 @@
-"""Named kinds of agents, networks or topologies: those of this package, and those that other packages and programs add."""
+"""Named kinds of agents, networks, topologies: of this package, and those that other packages and programs add."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from repertory.topologies.graph import TopologyKind
 _MODULES = (
     single, collectors, apex, parameter_server, gorila, hogwild, all_reduce, a3c, ga3c, impala, seed_rl, sample_factory,
 )  # fmt: skip
-_KINDS = Kinds("topology", "repertory.topologies", [module.KIND for module in _MODULES])
+_KINDS: Kinds[TopologyKind] = Kinds("topology", "repertory.topologies", [module.KIND for module in _MODULES])
 register, unregister, known, find = _KINDS.register, _KINDS.unregister, _KINDS.known, _KINDS.find
 DEFAULT, SCALED = single.KIND.name, collectors.KIND.name
 """Where none is named: for a run, and for a study of more and more actors."""

@@ -31,7 +31,7 @@ class Options(PulledWeights):
     actors_per_process: NonNegative[int] = 0
     """Actors that share a process and a batched policy; 0 = as many processes as there are cores, or actors."""
     actor_priorities: bool = False
-    """New steps get the TD error that their actor saw as priority, not the highest; needs --agent.prioritized."""
+    """With --agent.prioritized: new steps get the TD error that their actor saw as priority, not the highest one."""
 
     def check(self, asked: Asked) -> None:
         need_replay(asked)
