@@ -37,7 +37,7 @@ class InlineHost:
         self.plan = plan
         self.wiring = Wiring(plan, allocate(fields_of(plan)), lambda _: None, in_thread=True)
         self.wiring.initialise()
-        self.evaluations = Evaluations(self.wiring)
+        self.evaluations, self._work = Evaluations(self.wiring), self.wiring.counters.arrays["work"]
         self.watch = Stopwatch()
         self._dismissed: Callable[[], bool] = lambda: False
         self._turns: list[tuple[Worker, list[Role]]] = []
@@ -100,10 +100,10 @@ class InlineHost:
         worked = False
         try:
             for worker, roles in self._turns:
-                done = sum(role.step() for role in roles)
-                if done:
-                    self.wiring.counters.arrays["work"][worker.index] += done
-                    worked = True
+                for role in roles:
+                    if role.step():
+                        self._work[worker.index] += 1
+                        worked = True
         except EnvironmentFailure as error:
             self._notes.append(failure_note("the run ends", error))
             raise

@@ -138,10 +138,10 @@ def example_sample(plan: Plan) -> Sample:
     return Replay(LaneStorage(plan.spec, 1, 4)).gather(at, at, np.ones(rows, np.float32))
 
 
-def sampler(me: Context, steps: LaneReader, *, guarded: bool = True) -> Drawer:
-    """Batches for one learner, from everybody's steps."""
-    plan = me.plan
-    replay = replay_of(plan, steps.storage, steps.priorities(), guarded=guarded)
+def sampler(me: Context, steps: LaneReader, *, alone: bool = False) -> Drawer:
+    """Batches for one learner, from everybody's steps; `alone` = this worker is the one that plays them, too."""
+    plan, stats = me.plan, me.stats
+    replay = replay_of(plan, steps.storage, steps.priorities(), guarded=not alone)
     if not plan.q.replay:
         replay.taken = steps.taken  # each step is learned from once, also if the learner is started again
     found = Drawer(
@@ -149,11 +149,11 @@ def sampler(me: Context, steps: LaneReader, *, guarded: bool = True) -> Drawer:
         plan.pacing(),
         _lesson(plan, plan.q.updates_per_call),
         plan.importance,
-        lambda: me.stats.env_steps,
+        (lambda: stats.own_env_steps) if alone else (lambda: stats.env_steps),
         seed=plan.seed,
         start=me.start - 1,
     )
-    found.pacing.updates = me.stats.updates
+    found.pacing.updates = stats.updates
     return found
 
 

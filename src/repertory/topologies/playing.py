@@ -48,7 +48,8 @@ def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
 
 def steps_left(me: Context, owes: Callable[[], bool] = lambda: False) -> MayPlay:
     """Whether an actor may play on: the run has steps left, and it owes no update for what it has played."""
-    return lambda: me.stats.env_steps < me.plan.env_steps and not owes()
+    stats, most = me.stats, me.plan.env_steps
+    return lambda: not owes() and stats.env_steps < most
 
 
 def not_ahead(me: Context, wake_reader: Callable[[int], None]) -> MayPlay:

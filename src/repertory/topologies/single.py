@@ -39,7 +39,7 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     def agent(
         me: Context, written: LaneWriter, read: LaneReader, published: Publisher, newest: Weights, state: Owner
     ) -> list[Role]:
-        batches = parts.sampler(me, read, guarded=False)
+        batches = parts.sampler(me, read, alone=True)
         learner = parts.learner(me, batches, published, state)
         policy = playing.local_policy(me, newest)
         owes = batches.owed if plan.q.replay else lambda: False  # an update may wait for steps that are to be played
