@@ -71,8 +71,8 @@ class Lanes(Channel):
         return LaneStorage(self.spec, self.count, self.length, own)
 
     @port("out")
-    def writer(self, me: Place) -> LaneWriter:
-        return LaneWriter(self, me)
+    def writer(self, me: Place | None = None) -> LaneWriter:  # noqa: ARG002
+        return LaneWriter(self)
 
     @port("in")
     def reader(self, me: Place | None = None) -> LaneReader:  # noqa: ARG002
@@ -132,11 +132,10 @@ def _mirror_whole(source: Arrays, target: Arrays, names: list[str]) -> int:
 
 
 class LaneWriter:
-    """An actor's end. `first` is its first lane, if all actors have equally many environments."""
+    """An actor's end."""
 
-    def __init__(self, lanes: Lanes, me: Place) -> None:
+    def __init__(self, lanes: Lanes) -> None:
         self.storage, self._wake_at, self._ring = lanes.storage(), lanes.arrays["wake_at"], lanes.bells.readers
-        self.rank = me.rank
 
     def wake_reader(self, env_steps: int) -> None:
         """Wake whoever samples, if it waits for so many env steps of all actors together."""
@@ -148,7 +147,7 @@ class LaneReader:
     """A sampler's end."""
 
     def __init__(self, lanes: Lanes) -> None:
-        self._lanes, self.storage = lanes, lanes.storage()
+        self._lanes, self.storage, self.wake_writers = lanes, lanes.storage(), lanes.bells.writers
 
     def part(self, index: int, parts: int) -> LaneStorage:
         """The lanes of one of so many equal parts."""

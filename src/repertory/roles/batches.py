@@ -38,11 +38,13 @@ class Drawer:
         seed: int,
         rank: int = 0,
         start: int = 0,
+        ring: Callable[[], None] = lambda: None,
     ) -> None:
-        """`start` tells the streams of those apart that have the same rank, one after the other."""
+        """`start` tells the streams of those apart that have the same rank, one after the other; `ring` wakes actors
+        that wait for the learner."""
         self.experience, self.pacing, self.lesson = experience, pacing, lesson
         self.importance, self.env_steps = importance, env_steps
-        self.rng = generator(seed, rank, 2, start)
+        self.rng, self.ring = generator(seed, rank, 2, start), ring
         self._drawn: Sample | None = None
 
     def owed(self) -> bool:
@@ -64,9 +66,10 @@ class Drawer:
             self._drawn = self._draw()
 
     def release(self, sample: Sample, priority: Any) -> None:
-        """Hand priorities back."""
+        """Hand priorities back, and let actors play on that were ahead of the learner."""
         if self.lesson.prioritized:
             self.experience.update_priorities(sample.lane, sample.slot, np.asarray(priority))
+        self.ring()
 
     def example(self) -> Sample:
         """A sample of the right shapes, to compile with."""
