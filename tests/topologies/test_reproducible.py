@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from commands import assert_same_state
-from inline_runs import inline_run, play
+from inline_runs import inline_run, play, small_plan
+from repertory.channels.channel import allocate
+from repertory.engines.wiring import Wiring, fields_of
 from repertory.errors import UserError
 
 SERVERS = [
@@ -100,3 +102,17 @@ def test_checkpoint_of_another_network_with_as_many_weights_is_refused(topology:
         with pytest.raises(UserError, match="network differs"):
             inline_run(topology, env_steps=600, begin=False).load_state(other)
     driver.close()
+
+
+def test_learner_that_samples_for_itself_wakes_the_actors_that_wait_for_it() -> None:
+    plan = small_plan("seed_rl", of="dqn")
+    rung: list[int] = []
+    wiring = Wiring(plan, allocate(fields_of(plan)), rung.extend)
+    wiring.initialise()
+    learner = next(worker for worker in wiring.workers if worker.name == "learner")
+    (role,) = wiring.build(wiring.context(learner))
+    rung.clear()
+    batches: Any = role.batches  # type: ignore[attr-defined]
+    batches.release(batches.example(), np.zeros(plan.q.batch_size, np.float32))
+    actors = [worker.index for worker in wiring.workers if worker.name == "actor"]
+    assert set(actors) <= set(rung)
