@@ -170,7 +170,8 @@ def test_no_more_env_steps_are_made_than_the_last_round_needs(count: int, total:
 
 
 def test_rates_of_an_interval_leave_out_evaluations_and_checkpoints() -> None:
-    long = words("--env-steps 2000 --log-every 300 --checkpoint-every 900 --eval-episodes 50 --eval-max-steps 200")
+    long = words("--env-steps 9000 --log-every 1500 --checkpoint-every 3000 --eval-every 3000")
+    long += words("--eval-episodes 100 --eval-max-steps 200")
     train("MountainCar-v0", *long)  # whose episodes take their 200 steps while nothing is learned
     lines = rows(Path("runs/run"))
     paused = 0

@@ -53,7 +53,6 @@ class InlineHost:
         if self._turns and not self._rested:
             return
         first = not self._turns
-        self.watch.lap("other" if first else "checkpoint")
         if self._rested:
             self.wiring.restart()
         self._slow = self._slow or SlowSteps(self.wiring.counters.arrays["place"], self.plan.heartbeat_s)
@@ -67,6 +66,7 @@ class InlineHost:
             if first:
                 self._make_evaluator()
         wait_for_what_hangs()
+        self.watch.lap("other" if first else "checkpoint")
 
     def _evaluates(self, worker: Worker) -> bool:
         return self.wiring.group(worker).kind == "evaluate"
