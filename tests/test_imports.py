@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,3 +96,10 @@ def test_there_is_no_cycle() -> None:
 def test_nothing_is_left_to_do() -> None:
     word = "TO" + "DO"
     assert [path.name for path in FILES if word in path.read_text()] == []
+
+
+def test_the_command_line_loads_no_array_library_before_it_knows_the_command() -> None:
+    """Which takes a second; and while it loads, the process that forks workers should load it, too."""
+    code = "import repertory.cli, sys; print(*{'jax', 'flax', 'gymnasium'} & {*sys.modules})"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.split() == []

@@ -139,7 +139,7 @@ def train(arguments: list[str]) -> int:
 
 def _start_early(engine: str, topology: str) -> None:
     """Let the process that forks workers import while this one does; a guess from the bare words is good enough."""
-    if (engine or topologies.find(topology).defaults.get("engine")) == "processes":
+    if engine == "processes" or (not engine and topology != topologies.DEFAULT):
         start_fork_server()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Generic, Protocol, TypeVar
 
@@ -22,10 +23,11 @@ Kind = TypeVar("Kind", bound=Named)
 class Kinds(Generic[Kind]):
     """A table by name. Entry points of `group` are loaded when a name is missing or all names are asked for."""
 
-    def __init__(self, what: str, group: str, built_in: Iterable[Kind]) -> None:
-        """`what` names the option in messages."""
+    def __init__(self, what: str, group: str, built_in: Iterable[Kind] = (), modules: Sequence[str] = ()) -> None:
+        """`what` names the option in messages; the last part of each of `modules` names its `KIND`."""
         self._what, self._group, self._loaded = what, group, False
         self._kinds = {kind.name: kind for kind in built_in}
+        self._modules = {module.rpartition(".")[2]: module for module in modules}
 
     def register(self, kind: Kind) -> None:
         """Make a kind known under its name, in this process.
@@ -42,6 +44,8 @@ class Kinds(Generic[Kind]):
         """All of them by name."""
         if not self._loaded:
             self._loaded = True
+            own = {name: import_module(module).KIND for name, module in self._modules.items()}
+            self._kinds = {**own, **self._kinds}
             for entry in entry_points(group=self._group):
                 try:
                     self.register(entry.load())
@@ -53,6 +57,8 @@ class Kinds(Generic[Kind]):
 
     def find(self, name: str) -> Kind:
         """The kind of this name, or a sentence that names the nearest."""
+        if name not in self._kinds and name in self._modules:
+            self._kinds[name] = import_module(self._modules[name]).KIND
         if name not in self._kinds and name not in self.known():
             raise UserError(f"unknown {self._what} {name!r}{nearest(name, self._kinds)}")
         return self._kinds[name]

@@ -6,27 +6,18 @@ A program registers one of its own by `register`; a package brings one by an ent
 
 from __future__ import annotations
 
-from repertory.agents.kinds import Kinds
-from repertory.topologies import (
-    a3c,
-    all_reduce,
-    apex,
-    collectors,
-    ga3c,
-    gorila,
-    hogwild,
-    impala,
-    parameter_server,
-    sample_factory,
-    seed_rl,
-    single,
-)
-from repertory.topologies.graph import TopologyKind
+from typing import TYPE_CHECKING
 
-_MODULES = (
-    single, collectors, apex, parameter_server, gorila, hogwild, all_reduce, a3c, ga3c, impala, seed_rl, sample_factory,
-)  # fmt: skip
-_KINDS: Kinds[TopologyKind] = Kinds("topology", "repertory.topologies", [module.KIND for module in _MODULES])
-register, unregister, known, find = _KINDS.register, _KINDS.unregister, _KINDS.known, _KINDS.find
-DEFAULT, SCALED = single.KIND.name, collectors.KIND.name
+from repertory.agents.kinds import Kinds
+
+if TYPE_CHECKING:
+    from repertory.topologies.graph import TopologyKind
+
+DEFAULT, SCALED = "single", "collectors"
 """Where none is named: for a run, and for a study of more and more actors."""
+_NAMES = (
+    DEFAULT, SCALED, "apex", "parameter_server", "gorila", "hogwild", "all_reduce", "a3c", "ga3c", "impala",
+    "seed_rl", "sample_factory",
+)  # fmt: skip
+_KINDS: Kinds[TopologyKind] = Kinds("topology", __name__, modules=[f"{__name__}.{name}" for name in _NAMES])
+register, unregister, known, find = _KINDS.register, _KINDS.unregister, _KINDS.known, _KINDS.find
