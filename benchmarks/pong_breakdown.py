@@ -23,8 +23,8 @@ from repertory.environments.vectors import Vectorised
 from repertory.roles.answers import Rows
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 from repertory.runtime import cap_threads, keep_freed_memory, pinnable_cores, usable_cores
 
 PARTS = {

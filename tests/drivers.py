@@ -20,8 +20,8 @@ from repertory.engines import make_driver
 from repertory.runs import checkpoint
 from repertory.runs.config import from_dict
 from repertory.runs.directory import RunDirectory
+from repertory.runs.launch import stage
 from repertory.runs.presets import choose_agent
-from repertory.runs.staging import stage
 
 GONE_S = 30.0
 """So long after the driver's end nothing of it may be left."""

@@ -40,10 +40,10 @@ from repertory.engines.wiring import PAUSE, Wiring
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
 from repertory.runs.config import change, to_dict
 from repertory.runs.directory import RunDirectory
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
 from repertory.runs.progress import NotesOnly
 from repertory.runs.session import History, Session
-from repertory.runs.staging import stage
 from repertory.topologies.graph import Worker
 from repertory.topologies.parts import EVALUATION_RANK, batch_slots
 from repertory.topologies.plan import Plan

@@ -19,7 +19,7 @@ from repertory.channels.counters import Counters, WorkerStats
 from repertory.channels.latest import Latest
 from repertory.channels.mailbox import InferenceMailbox, InferenceReply, InferenceRequest
 from repertory.roles.inference_server import InferenceServer
-from repertory.roles.remote_policy import RemotePolicy
+from repertory.roles.policies import RemotePolicy
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 ACTIONS, ENVIRONMENTS = 4, 3

@@ -19,8 +19,8 @@ from repertory.experience.lanes import LaneStorage
 from repertory.experience.unrolls import UnrollStorage
 from repertory.roles.ports import Role
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import choose_agent, defaults
-from repertory.runs.staging import stage
 from repertory.topologies.plan import Plan
 
 SMALL = {

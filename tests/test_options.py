@@ -16,7 +16,7 @@ from repertory import cli, topologies
 from repertory.agents import registry
 from repertory.agents.networks import NetworkOptions
 from repertory.runs.config import GROUPS, ChoiceOptions, RunOptions, options_for
-from repertory.runs.staging import sketch
+from repertory.runs.launch import sketch
 from repertory.topologies.options import TopologyOptions
 
 ROOT = Path(repertory.__file__).parent

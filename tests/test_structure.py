@@ -13,7 +13,7 @@ import pytest
 
 import repertory
 from repertory import topologies
-from repertory.runs.staging import sketch
+from repertory.runs.launch import sketch
 
 ROOT = Path(repertory.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))

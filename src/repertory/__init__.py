@@ -10,7 +10,7 @@ from repertory.runtime import cap_threads, look_for_no_display
 
 if TYPE_CHECKING:
     from repertory.api import Run, Study, compare, evaluate, load, resume, train
-    from repertory.runs.acting import TrainedAgent
+    from repertory.runs.player import TrainedAgent
 
 __all__ = ["Run", "Study", "TrainedAgent", "UserError", "compare", "evaluate", "load", "resume", "train"]
 __version__ = "0.1.0"

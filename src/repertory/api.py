@@ -14,11 +14,10 @@ from repertory.agents.network_registry import name_module
 from repertory.environments.factory import name_environment
 from repertory.errors import UserError
 from repertory.runs import config_file, launch
-from repertory.runs.acting import TrainedAgent, load_agent
 from repertory.runs.config import change, read_pairs
 from repertory.runs.directory import RunDirectory
 from repertory.runs.opening import NOTHING, Supplied
-from repertory.runs.player import load_player
+from repertory.runs.player import TrainedAgent, load_agent, load_player
 from repertory.topologies import DEFAULT as DEFAULT_TOPOLOGY
 
 EnvironmentLike = str | Callable[..., Any]
@@ -243,7 +242,7 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
     The same call again goes on with a study that was interrupted.
     """
     from repertory.studies import entrants
-    from repertory.studies.options import CompareOptions
+    from repertory.studies.entrants import CompareOptions
     from repertory.studies.results import evaluation_rows, trial_rows
     from repertory.studies.runner import run_study, say, silently
 

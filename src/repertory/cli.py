@@ -150,8 +150,8 @@ def _bare_words(arguments: list[str]) -> dict[str, str]:
 
 
 def _dry_run(options: Any) -> int:
+    from repertory.runs.launch import check_memory, forecast, stage
     from repertory.runs.presets import find_preset
-    from repertory.runs.staging import check_memory, forecast, stage
 
     options, plan, agent = stage(options)
     check_memory(plan)
@@ -223,7 +223,7 @@ def resume(arguments: list[str]) -> int:
 
 def evaluate(arguments: list[str]) -> int:
     """play greedy episodes with a run's agent, and film one"""
-    from repertory.environments.hush import hushed
+    from repertory.environments.loading import hushed
     from repertory.runs.directory import RunDirectory
     from repertory.runs.opening import Supplied
     from repertory.runs.player import load_player
@@ -250,8 +250,8 @@ def evaluate(arguments: list[str]) -> int:
 
 def show(arguments: list[str]) -> int:
     """draw a topology, or list them all"""
+    from repertory.runs.launch import sketch
     from repertory.runs.listing import topologies_table
-    from repertory.runs.staging import sketch
     from repertory.topologies.graph import draw
 
     name = parse(ShowOptions, arguments, "show").topology
@@ -314,7 +314,7 @@ def completion(arguments: list[str]) -> int:
 
 def compare(arguments: list[str]) -> int:
     """train several topologies with one budget, and report which suits an environment"""
-    from repertory.studies.options import CompareOptions
+    from repertory.studies.entrants import CompareOptions
     from repertory.studies.runner import run_compare
 
     return run_compare(parse(CompareOptions, arguments, "compare"))
@@ -322,7 +322,7 @@ def compare(arguments: list[str]) -> int:
 
 def ablate(arguments: list[str]) -> int:
     """train a DQN without each of its parts, and report what they are worth"""
-    from repertory.studies.options import AblateOptions
+    from repertory.studies.entrants import AblateOptions
     from repertory.studies.runner import run_ablate
 
     return run_ablate(parse(AblateOptions, arguments, "ablate"))
@@ -330,7 +330,7 @@ def ablate(arguments: list[str]) -> int:
 
 def scale(arguments: list[str]) -> int:
     """train a topology with more and more actors, and report what they give"""
-    from repertory.studies.options import ScaleOptions
+    from repertory.studies.entrants import ScaleOptions
     from repertory.studies.runner import run_scale
 
     return run_scale(parse(ScaleOptions, arguments, "scale"))
@@ -338,7 +338,7 @@ def scale(arguments: list[str]) -> int:
 
 def report(arguments: list[str]) -> int:
     """make such a report from runs that there are"""
-    from repertory.studies.options import ReportOptions
+    from repertory.studies.entrants import ReportOptions
     from repertory.studies.runner import run_report
 
     return run_report(parse(ReportOptions, arguments, "report"))

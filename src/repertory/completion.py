@@ -16,7 +16,7 @@ from repertory.environments.minatar_games import GAMES
 from repertory.errors import UserError, nearest
 from repertory.runs import presets
 from repertory.runs.config import flag, options_for
-from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions
+from repertory.studies.entrants import AblateOptions, CompareOptions, ReportOptions, ScaleOptions
 
 KINDS: Mapping[str, tuple[type, ...]] = {
     "train": tuple(options_for(agent, name) for name, kind in topologies.known().items() for agent in kind.agents),

@@ -104,7 +104,7 @@ class EnvironmentSpec:
     first_action: int = 0
     """The environment's number for action 0."""
     space: str = ""
-    """The observation space as text, by `environments/saved_spaces.py`: how the environment's observations are read."""
+    """The observation space as text, by `environments/spaces.py`: how the environment's observations are read."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""

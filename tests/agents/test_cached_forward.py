@@ -17,8 +17,8 @@ from repertory.engines import make_driver
 from repertory.roles.actor import Actor
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 from test_actor_critic import A3C, IMAGE, begin, make_batch
 
 UNROLLS: list[dict[int, str] | None] = [{}, {1: "truncated"}, {2: "terminated"}, {}, {3: "truncated"}, None]

@@ -22,8 +22,8 @@ from repertory.agents.networks import NetworkOptions
 from repertory.engines import make_driver
 from repertory.errors import UserError
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 from test_q_learning import KEY, SPEC, TINY, begin, make_batch, stacked, vectors
 
 

@@ -18,8 +18,8 @@ from inline_runs import weights_of
 from repertory.engines import make_driver
 from repertory.engines.driver import Driver
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 
 GAMMA, EPSILON, LIMIT, ENV_STEPS = 0.8, 0.5, 2, 10_000
 CHANCES = np.eye(3)[[[1, 0], [2, 0], [0, 0]]]

@@ -22,8 +22,8 @@ from repertory.environments import deadlines, factory
 from repertory.environments.deadlines import SETTING, bounded, doing, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 
 HANGING = f"{Path(__file__).parents[1] / 'fault_environments.py'}:hanging"
 SHORT = words(

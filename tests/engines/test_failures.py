@@ -21,8 +21,8 @@ from repertory.engines.supervisor import WorkerFailed
 from repertory.environments import factory
 from repertory.errors import EnvironmentFailure
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 from repertory.topologies.graph import Workers
 
 SPOILED = f"{Path(__file__).parents[1] / 'fault_environments.py'}:spoiled"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from commands import until
-from repertory.engines.offspring import MARK, end_offspring, lead_group, mark_of
+from repertory.engines.endings import MARK, end_offspring, lead_group, mark_of
 from repertory.engines.supervisor import Supervisor, Watched
 from repertory.runtime import FAMILY, fork_server
 from repertory.topologies.graph import Workers

@@ -15,8 +15,8 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from repertory.environments.factory import make
-from repertory.environments.memory_tasks import FORWARD, LEFT, RIGHT
-from repertory.environments.one_by_one import OneByOne
+from repertory.environments.tasks import FORWARD, LEFT, RIGHT
+from repertory.environments.vectors import OneByOne
 from repertory.errors import UserError
 
 MASKED, MAZE = "repertory/MaskedCartPole-v1", "repertory/TMaze-v1"
@@ -184,7 +184,7 @@ def test_gymnasium_knows_both_after_repertory_which_imports_neither() -> None:
 import sys, repertory
 assert not {{"jax", "gymnasium", "numpy"}} & set(sys.modules)
 import gymnasium
-assert "repertory.environments.memory_tasks" not in sys.modules
+assert "repertory.environments.tasks" not in sys.modules
 gymnasium.make("{MASKED}"), gymnasium.make("{MAZE}", length=5)
 assert "jax" not in sys.modules"""
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

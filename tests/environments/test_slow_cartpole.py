@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from repertory.environments.factory import evaluation_options, make
-from repertory.environments.one_by_one import OneByOne
+from repertory.environments.vectors import OneByOne
 from repertory.errors import UserError
 from repertory.runs.presets import defaults
 

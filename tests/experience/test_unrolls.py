@@ -18,12 +18,11 @@ from naive import make_spec
 from repertory.channels.channel import allocate
 from repertory.channels.counters import Counters, WorkerStats
 from repertory.environments.factory import make
-from repertory.environments.one_by_one import OneByOne
 from repertory.environments.stepping import Step
-from repertory.environments.vectors import Vectorised
+from repertory.environments.vectors import OneByOne, Vectorised
 from repertory.errors import EnvironmentFailure
 from repertory.experience.unrolls import Census, UnrollBatch, UnrollStorage, UnrollWriter
-from repertory.roles.unroll_batches import UnrollBatches
+from repertory.roles.batches import UnrollBatches
 from repertory.specs import EnvironmentSpec
 
 GAMMA, ENTROPY, CORE = 0.9, 0.25, 3

@@ -18,8 +18,7 @@ from repertory.channels.counters import RECENT
 from repertory.engines.actor_threads import Threads
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
-from repertory.roles.actor import Actor
-from repertory.roles.actor_group import powers_of_two
+from repertory.roles.actor import Actor, powers_of_two
 from repertory.roles.exploration import ladder
 from repertory.runs import checkpoint
 

@@ -22,8 +22,8 @@ from repertory.experience.lanes import LaneStorage
 from repertory.roles.actor import Actor
 from repertory.roles.evaluator import Evaluator
 from repertory.roles.exploration import generator, linear, random_actions
-from repertory.roles.local_policy import LocalPolicy
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.policies import LocalPolicy
+from repertory.roles.ports import Stopwatch
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 TAXI = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gym.registry)

@@ -36,8 +36,8 @@ from repertory.experience.unrolls import UnrollStorage, UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.answers import SampledActions
 from repertory.roles.learner import lesson
-from repertory.roles.local_policy import SamplingPolicy
-from repertory.roles.stopwatch import Unwatched
+from repertory.roles.policies import SamplingPolicy
+from repertory.roles.ports import Unwatched
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
 

@@ -22,10 +22,9 @@ from repertory.channels.channel import allocate
 from repertory.channels.counters import Counters, WorkerStats
 from repertory.channels.slots import BatchReader, BatchSlots, BatchWriter
 from repertory.experience.replay import Sample
-from repertory.roles import target_prefetch as module
-from repertory.roles.learner import Learner
-from repertory.roles.stopwatch import Unwatched
-from repertory.roles.target_prefetch import TargetPrefetch
+from repertory.roles import learner as module
+from repertory.roles.learner import Learner, TargetPrefetch
+from repertory.roles.ports import Unwatched
 
 SPEC, TINY = make_spec(), NetworkOptions(kind="mlp", hidden=(5,))
 BATCH, SLOTS = 8, 3

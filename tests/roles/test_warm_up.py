@@ -18,7 +18,7 @@ from commands import assert_same_state
 from inline_runs import inline_run, play, roles
 from pictures import Pictures
 from repertory.engines.driver import Driver
-from repertory.roles.actor_group import powers_of_two
+from repertory.roles.actor import powers_of_two
 
 
 class MaskedPictures(Pictures):

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 
 from repertory.errors import UserError
-from repertory.runs import array_file, checkpoint
+from repertory.runs import checkpoint, state_file
 
 DTYPES = ["?", "u1", "i1", "<u2", "<i4", ">i4", "<i8", "<u8", "<f2", "<f4", "<f8", ">f8"]
 arrays = st.sampled_from(DTYPES).flatmap(
@@ -107,7 +107,7 @@ def test_safetensors_package_reads_our_files(tmp_path: Path) -> None:
 
 
 def test_loaded_arrays_are_writable_and_leave_the_file_alone(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(array_file, "MAP_FROM_BYTES", 1)  # map them all
+    monkeypatch.setattr(state_file, "MAP_FROM_BYTES", 1)  # map them all
     path = save(tmp_path)
     checkpoint.load(path)["replay"]["obs"][:] = 0
     assert same(small_state(), checkpoint.load(path))
@@ -119,7 +119,7 @@ def test_large_arrays_are_saved_without_a_second_copy(tmp_path: Path) -> None:
     save(tmp_path, state={"replay": {"contiguous": big, "strided": big[:, ::2]}})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 3 * array_file.CHUNK_BYTES
+    assert peak < 3 * state_file.CHUNK_BYTES
 
 
 def test_only_the_parts_asked_for_are_read(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_flipped_byte_is_refused(tmp_path: Path, name: str) -> None:
 def forge(path: Path, **changes: Any) -> None:
     """Give a checkpoint a manifest with sound checksums, as an attacker would."""
     about = json.loads((path / "manifest.json").read_text()) | changes
-    about["files"] = {name: array_file.measure_file(path / name) for name in about["files"]}
+    about["files"] = {name: state_file.measure_file(path / name) for name in about["files"]}
     del about["crc32"]
     about["crc32"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     (path / "manifest.json").write_text(json.dumps(about))

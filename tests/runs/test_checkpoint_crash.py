@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repertory.runs import array_file, checkpoint
+from repertory.runs import checkpoint, state_file
 
 
 def save(directory: Path, step: int, keep: int = 2, size: int = 10) -> Path:
@@ -80,7 +80,7 @@ def test_temporary_directory_of_a_living_writer_stays(tmp_path: Path, monkeypatc
         if not inner:
             inner.append(path)
             save(tmp_path, step=1)
-        return array_file.write_file(path, chunks)
+        return state_file.write_file(path, chunks)
 
     monkeypatch.setattr(checkpoint, "write_file", write_and_save_again)
     save(tmp_path, step=2)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from repertory.errors import UserError
-from repertory.runs import origin
+from repertory.runs import directory as module
 from repertory.runs.directory import RunDirectory, fresh_name, list_runs, write_json
 
 NOW = datetime(2026, 11, 15, 20, 45)
@@ -105,7 +105,7 @@ def test_git_commit_and_changes_are_saved(tmp_path: Path, monkeypatch: Any) -> N
     assert dirty.read_origin()["git"] == {**clean.read_origin()["git"], "dirty": True}
     assert "+x = 2" in (dirty.path / "git.diff").read_text()
 
-    monkeypatch.setattr(origin, "DIFF_BYTES", 50)
+    monkeypatch.setattr(module, "DIFF_BYTES", 50)
     assert (make_run(tmp_path, "capped").path / "git.diff").stat().st_size == 50
 
 

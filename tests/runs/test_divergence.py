@@ -9,7 +9,7 @@ import pytest
 
 from commands import result, words
 from repertory import cli
-from repertory.runs.divergence import LINES, Divergence
+from repertory.runs.history import LINES, Divergence
 
 
 @pytest.mark.parametrize("key", ["value_mean", "loss", "gradient_norm"])

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 import repertory
 from commands import words
 from repertory import cli
-from repertory.environments import factory, saved_spaces
-from repertory.environments.spaces import Encoder
+from repertory.environments import factory
+from repertory.environments.spaces import Encoder, leading_axes, read_space, write_space
 from repertory.errors import UserError
 from repertory.runs.config import names_of, options_for
 from repertory.topologies.parts import EVALUATION_RANK
@@ -231,13 +231,13 @@ def test_memory_is_kept_for_each_row_until_its_episode_ends(maze: Path) -> None:
 @settings(max_examples=100, deadline=None)
 @given(trees)
 def test_a_saved_space_reads_observations_as_the_space_does(space: Space[Any]) -> None:
-    again = saved_spaces.read(saved_spaces.write(space))
+    again = read_space(write_space(space))
     space.seed(0)
     samples = [space.sample() for _ in range(3)]
     assert Encoder(again).spec == Encoder(space).spec
-    assert saved_spaces.leading_axes(again, samples[0]) == ()
+    assert leading_axes(again, samples[0]) == ()
     batch = batched(space, samples)
-    assert saved_spaces.leading_axes(again, batch) == (3,)
+    assert leading_axes(again, batch) == (3,)
     np.testing.assert_array_equal(Encoder(again).many(batch, 3, copy=True), Encoder(space).stack(samples))
 
 

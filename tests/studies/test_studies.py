@@ -25,7 +25,7 @@ from repertory import cli
 from repertory.runs.config import from_dict, options_for, to_dict
 from repertory.runs.presets import defaults
 from repertory.studies import statistics
-from repertory.studies.options import CompareOptions
+from repertory.studies.entrants import CompareOptions
 from repertory.studies.plan import StudyDirectory
 from repertory.studies.reading import read_trial
 from repertory.studies.results import EVALUATION_KEYS, TRIAL_KEYS, Results, Trial

@@ -16,11 +16,10 @@ from repertory import cli, topologies
 from repertory.errors import UserError
 from repertory.runs import launch
 from repertory.runs.config import RunOptions, change, options_for
+from repertory.runs.launch import draft
 from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.spelling import train_words
-from repertory.runs.staging import draft
-from repertory.studies.entrants import ablate, compare, scale
-from repertory.studies.options import AblateOptions, CompareOptions, ScaleOptions
+from repertory.studies.entrants import AblateOptions, CompareOptions, ScaleOptions, ablate, compare, scale
 from repertory.studies.plan import slugs
 from repertory.studies.reading import distinct
 from repertory.studies.results import Contestant, Evaluation, Results, Trial, read_tables, write_tables

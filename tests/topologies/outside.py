@@ -9,10 +9,9 @@ from repertory.channels.snapshot import Owner
 from repertory.limits import Positive
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import Exploration
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

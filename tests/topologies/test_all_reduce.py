@@ -23,8 +23,8 @@ from repertory.engines.processes import ProcessesHost
 from repertory.experience.replay import Sample
 from repertory.roles.replica import Replica
 from repertory.runs.config import change, from_dict, to_dict
+from repertory.runs.launch import draft
 from repertory.runs.presets import defaults
-from repertory.runs.staging import draft
 from repertory.topologies import known
 
 COMPRESSIONS = ("none", "float16", "int8", "topk")

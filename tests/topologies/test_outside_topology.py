@@ -16,7 +16,7 @@ from inline_runs import inline_run, play
 from repertory import topologies
 from repertory.engines.driver import Driver
 from repertory.errors import UserError
-from repertory.runs.staging import sketch
+from repertory.runs.launch import sketch
 from repertory.topologies.graph import draw
 
 

@@ -17,8 +17,8 @@ from repertory.engines import make_driver
 from repertory.environments import factory
 from repertory.roles.actor import Actor
 from repertory.runs.config import change
+from repertory.runs.launch import stage
 from repertory.runs.presets import defaults
-from repertory.runs.staging import stage
 
 SHORT = words(
     "--env-steps 1500 --checkpoint-every 600 --log-every 100 --eval-every 500 --eval-episodes 3 --eval-max-steps 60 "

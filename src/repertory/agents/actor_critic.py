@@ -23,13 +23,13 @@ import numpy as np
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Rollout
-from repertory.agents.cached_forward import make_cached_forward
 from repertory.agents.learning import (
     Apply,
     Gradient,
     Update,
     finish_update,
     legal,
+    make_cached_forward,
     make_gradient,
     make_init,
     make_update,
@@ -39,9 +39,8 @@ from repertory.agents.learning import (
 )
 from repertory.agents.network_registry import build_policy_network, measure_layout
 from repertory.agents.networks import NetworkOptions, Recurrent
-from repertory.agents.numpy_forward import make_numpy_forward
 from repertory.agents.optimizing import OptimizerName, make_optimization
-from repertory.agents.strategy import Strategy, choose_strategy, device
+from repertory.agents.strategy import Strategy, choose_strategy, device, make_numpy_forward
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.limits import NonNegative, Positive, Share

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.agents.numpy_forward import NumpyForward
-from repertory.agents.strategy import Strategy
+from repertory.agents.strategy import NumpyForward, Strategy
 from repertory.agents.vector import Layout
 
 Array: TypeAlias = jax.Array | NDArray[Any]
@@ -87,7 +86,7 @@ class Learned(NamedTuple):
 
 
 class CachedForward(NamedTuple):
-    """Forward passes whose activations are cached while acting, and gradients from them: see `cached_forward.py`."""
+    """Forward passes whose activations are cached while acting, and gradients from them: see `learning.py`."""
 
     observe: Callable[..., tuple[jax.Array, Any]]
     """Layers, observations and masks give answers as `respond` does, and the pass."""
@@ -119,7 +118,7 @@ class Agent:
     strategy: Strategy
     noisy: bool = False
     numpy_forward: Callable[[NDArray[np.float32]], NumpyForward] | None = None
-    """From weights to a forward pass by NumPy, where the strategy has one: see `numpy_forward.py`."""
+    """From weights to a forward pass by NumPy, where the strategy has one: see `strategy.py`."""
     respond: Callable[..., tuple[jax.Array, jax.Array]] | None = None
     """Actor-critic agents: weights, observations, masks, recurrent states and first steps give a row of preferences and
     a value for each, and the next states. Actions are sampled from the preferences."""

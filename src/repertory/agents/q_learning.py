@@ -23,9 +23,8 @@ from repertory.agents.agent import Agent, Array, Learned, Transitions
 from repertory.agents.learning import legal, make_gradient, make_init, make_learn
 from repertory.agents.network_registry import build_network, measure_layout
 from repertory.agents.networks import NetworkOptions
-from repertory.agents.numpy_forward import make_numpy_forward
 from repertory.agents.optimizing import OptimizerName, make_optimization
-from repertory.agents.strategy import choose_strategy, device
+from repertory.agents.strategy import choose_strategy, device, make_numpy_forward
 from repertory.errors import UserError
 from repertory.limits import NonNegative, Positive, Range, Share
 from repertory.specs import EnvironmentSpec

@@ -17,8 +17,7 @@ from typing import Any
 
 from repertory.environments.factory import Step
 from repertory.errors import EnvironmentFailure
-from repertory.roles.actor import Actor
-from repertory.roles.actor_group import ActorGroup
+from repertory.roles.actor import Actor, ActorGroup
 
 SMALL, PARTS = 8, 4
 """In a group of more than `SMALL` a batch begins when one in `PARTS` has returned. Not all: workers that leave together

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from repertory.channels.channel import allocate
-from repertory.engines.evaluations import Evaluations
-from repertory.engines.reports import failure_note
+from repertory.engines.driver import Evaluations
+from repertory.engines.endings import failure_note
 from repertory.engines.wiring import Wiring, fields_of
 from repertory.environments.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.roles.learner import Learner
-from repertory.roles.ports import Role
-from repertory.roles.stopwatch import Stopwatch
+from repertory.roles.ports import Role, Stopwatch
 from repertory.topologies.graph import Worker
 from repertory.topologies.plan import Plan
 

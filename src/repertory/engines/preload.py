@@ -12,7 +12,7 @@ import signal
 import psutil
 
 import repertory.engines.worker_process  # noqa: F401
-from repertory.engines.offspring import end_offspring
+from repertory.engines.endings import end_offspring
 
 OWN = os.getpid()
 

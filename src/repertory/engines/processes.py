@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from repertory.engines.evaluations import Evaluations
+from repertory.engines.driver import Evaluations
+from repertory.engines.endings import suspend_together
 from repertory.engines.launching import check_limits
-from repertory.engines.offspring import suspend_together
 from repertory.engines.shared_memory import Bell, Block
 from repertory.engines.supervisor import Supervisor
 from repertory.engines.wiring import BUILD, LEARN, LEAVE, PAUSE, RUN, Wiring, fields_of

@@ -14,14 +14,13 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from repertory.engines.endings import REFUSAL, clear_report, end_offspring, read_report
 from repertory.engines.launching import SERVER_GONE, WorkerFailed, end_worker, start_worker
-from repertory.engines.offspring import end_offspring
 from repertory.engines.placement import Process, cores_of, niceness_of, processes_of, spare_cores
-from repertory.engines.reports import REFUSAL, clear_report, read_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
 from repertory.engines.wiring import Wiring
 from repertory.engines.worker_process import WorkerArguments
-from repertory.environments import hush
+from repertory.environments.loading import warning_level
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, end_of_child, fork_server_pid, pinnable_cores, usable_cores
 from repertory.topologies.graph import Worker, Workers
@@ -149,7 +148,7 @@ class Supervisor:
             cores=cores_of(self.topology, watched.workers, self._pinnable, large=large),
             spare=spare_cores(self.topology, self._pinnable, large=large),
             niceness=niceness_of(self.topology, watched.workers, self._cores),
-            warnings=hush.level(),
+            warnings=warning_level(),
         )
 
     def _hear_beats(self) -> None:

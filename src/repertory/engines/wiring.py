@@ -20,9 +20,8 @@ from repertory.channels.snapshot import Shared, Snapshot
 from repertory.roles.ports import Role
 from repertory.runtime import compute_at_once
 from repertory.specs import Field
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, Worker, Workers
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 RUN, PAUSE, LEAVE, LEARN, BUILD = 0, 1, 2, 3, 4
 """What the driver wants of everybody; in LEARN those rest who play."""

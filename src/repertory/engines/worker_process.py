@@ -18,11 +18,10 @@ from typing import Any
 from repertory.channels.channel import under
 from repertory.channels.counters import WorkerStats
 from repertory.engines.actor_threads import SMALL, ActorThreads
-from repertory.engines.offspring import end_offspring, lead_group
-from repertory.engines.reports import FAILURE, REFUSAL, trace_of, write_report
+from repertory.engines.endings import FAILURE, REFUSAL, end_offspring, lead_group, trace_of, write_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.wiring import BUILD, LEARN, LEAVE, PAUSE, RUN, Wiring
-from repertory.environments import hush
+from repertory.environments.loading import set_warning_level, warning_level
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.output import forgive_output
 from repertory.roles.actor import Actor
@@ -35,8 +34,7 @@ from repertory.runtime import (
     start_jax,
     wake_up_sharply,
 )
-from repertory.topologies.context import Context
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 REST_S = 0.1
 """A worker that has nothing to do looks again after so long, even if nobody has rung."""
@@ -73,7 +71,7 @@ class WorkerArguments:
     """Cores where a learner may have something computed beside its own."""
     niceness: int = 0
     """By how much to yield to others."""
-    warnings: int = hush.level()
+    warnings: int = warning_level()
     """Which of Gymnasium's warnings are told: the driver's level."""
 
 
@@ -110,7 +108,7 @@ def _leave_with_driver() -> None:
 def _prepare(given: WorkerArguments, name: str) -> None:
     """What a process does once for all its workers."""
     name_process(name)
-    hush.set_level(given.warnings)
+    set_warning_level(given.warnings)
     if given.cores:
         os.sched_setaffinity(0, given.cores)
     start_jax(given.plan.compute_threads)

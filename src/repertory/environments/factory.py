@@ -15,13 +15,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from repertory.environments import atari, slow_cartpole
+from repertory.environments import atari, tasks
 from repertory.environments.deadlines import bounded, close_within, doing
 from repertory.environments.loading import CLIPPING, Env, Source, find, name_environment, registered_id
-from repertory.environments.one_by_one import OneByOne
 from repertory.environments.registration import SLOW_CARTPOLE
 from repertory.environments.stepping import Environments, Step
-from repertory.environments.vectors import Vector, Vectorised
+from repertory.environments.vectors import OneByOne, Vector, Vectorised
 from repertory.errors import UserError
 from repertory.specs import EnvironmentSpec
 
@@ -86,7 +85,7 @@ def evaluation_options(name: str, options: Mapping[str, Any] | None = None) -> d
         return {**own, CLIPPING: False, "episodic_life": False}
     own |= {CLIPPING: False} if CLIPPING in own else {}
     if spec is not None and spec.id == SLOW_CARTPOLE:
-        own |= slow_cartpole.SCORED
+        own |= tasks.SCORED
     return own
 
 

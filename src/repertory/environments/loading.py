@@ -4,32 +4,93 @@ A name is an id in Gymnasium's registry (`CartPole-v1`), an id with the module t
 (`my_package:MyEnv-v0`), or a function in a file or module (`path/file.py:factory`, `my_package.mazes:factory`) that is
 called with the options and returns a `gymnasium.Env`. From Python, the function or class itself may be given. Every
 environment has the option `reward_clipping`: if it takes none of that name itself, its rewards are cut to -1 at least
-and 1 at most.
-"""
+and 1 at most."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
+import importlib
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import logger
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.wrappers import ClipReward
 
 from repertory.environments import atari, minatar_games
 from repertory.environments.deadlines import Overdue, bounded, close_within, doing
-from repertory.environments.recipes import Recipe, portable
 from repertory.environments.stepping import missing_dependency, raised
 from repertory.errors import EnvironmentFailure, UserError, nearest
 from repertory.user_code import Given, attribute, import_module, is_file, is_lost, load_file, name_of, split
+
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """With `quiet`, only Gymnasium's errors are told meanwhile, in processes that a run starts as well."""
+    before = warning_level()
+    if quiet:
+        set_warning_level(max(before, logger.ERROR))
+    try:
+        yield
+    finally:
+        set_warning_level(before)
+
+
+def warning_level() -> int:
+    """What is told now: for a process that is to tell the same."""
+    return logger.min_level
+
+
+def set_warning_level(number: int) -> None:
+    """Tell nothing below it."""
+    logger.min_level = number
+
+
+_KNOWN = ("gymnasium.", "repertory.")
+"""So begin the entry points that every process registers by itself."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A callable that makes environments, or the registration of what was given by its id."""
+
+    factory: Callable[..., Any] | None
+    id: str
+    """The id under which the environment is registered; empty if it has none."""
+    registered: EnvSpec | None
+    """Its registration, if other processes may lack it."""
+
+    def register(self) -> None:
+        """Register in this process what it lacks; a package that does so itself when it is imported comes first."""
+        if self.registered is None or self.id in gym.registry:
+            return
+        if isinstance(self.registered.entry_point, str):
+            with contextlib.suppress(Exception):
+                importlib.import_module(self.registered.entry_point.partition(":")[0])
+        gym.registry.setdefault(self.id, self.registered)
+
+
+def portable(id_: str) -> EnvSpec | None:
+    """A registration that works in any process; None if there is none, or if every process has it."""
+    spec = gym.registry.get(id_)
+    entry = None if spec is None else spec.entry_point
+    if spec is None or (isinstance(entry, str) and entry.startswith(_KNOWN)):
+        return None
+    if isinstance(entry, str) and entry.startswith("__main__:"):
+        spec = copy.copy(spec)
+        spec.entry_point = load_env_creator(entry)  # type: ignore[assignment]
+    return spec
+
 
 Env = gym.Env[Any, Any]
 CLIPPING = "reward_clipping"

@@ -17,9 +17,9 @@ SLOW_CARTPOLE = "repertory/SlowCartPole-v1"
 MASKED_CARTPOLE = "repertory/MaskedCartPole-v1"
 T_MAZE = "repertory/TMaze-v1"
 _OURS = {
-    SLOW_CARTPOLE: ("slow_cartpole:SlowCartPole", 475.0, 500),
-    MASKED_CARTPOLE: ("memory_tasks:MaskedCartPole", 475.0, 500),
-    T_MAZE: ("memory_tasks:TMaze", 0.9, 100),
+    SLOW_CARTPOLE: ("tasks:SlowCartPole", 475.0, 500),
+    MASKED_CARTPOLE: ("tasks:MaskedCartPole", 475.0, 500),
+    T_MAZE: ("tasks:TMaze", 0.9, 100),
 }
 """Where each is imported from, the score at which it is solved, and the steps after which an episode is cut."""
 

@@ -13,14 +13,14 @@ Imports numpy, gymnasium, and our errors and specs.
 Categories are stored as uint8 if all of them fit (up to 256), else as float32. Leaves of a Tuple or Dict keep the type
 they would have alone. Where that is uint8 for some and float32 for others, the vector is one of bytes, in which each
 float32 takes four: a picture of 12,288 pixels and 5 floats take 12,308 bytes. Integers beyond ±2^24 are rounded, as
-float32 does.
-"""
+float32 does."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -205,3 +205,60 @@ def discrete_actions(name: str, space: Space[Any]) -> tuple[int, int]:
         f"{name} has {kind} action space {space}; the agents here choose among discrete actions: discretise "
         "it with a wrapper, e.g. gymnasium.wrappers.TransformAction(env, lambda a: TABLE[a], Discrete(n))"
     )
+
+
+def write_space(space: Space[Any]) -> str:
+    """The space as JSON."""
+    return json.dumps(_plain(space))
+
+
+def read_space(text: str) -> Space[Any]:
+    """The space that `write` was given."""
+    return _space(json.loads(text))
+
+
+def leading_axes(space: Space[Any], observation: Any) -> tuple[int, ...]:
+    """`()` for one observation, `(N,)` for N of them as Gymnasium batches the space."""
+    while isinstance(space, spaces.Dict | spaces.Tuple):
+        key: Any = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+        space, observation = space.spaces[key], observation[key]
+    shape: tuple[int, ...] = np.shape(observation)
+    return shape[: len(shape) - len(space.shape or ())]
+
+
+def _plain(space: Space[Any]) -> dict[str, Any]:
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "spaces": [[key, _plain(inner)] for key, inner in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "Tuple", "spaces": [_plain(inner) for inner in space.spaces]}
+    found: dict[str, Any] = {"shape": list(space.shape or ()), "dtype": np.dtype(space.dtype).name}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": found["dtype"]}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist(), **found}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "MultiBinary", "shape": found["shape"]}
+    return {"kind": "Box", **found}
+
+
+def _space(values: Mapping[str, Any]) -> Space[Any]:
+    kind = values["kind"]
+    if kind == "Dict":
+        return spaces.Dict([(key, _space(inner)) for key, inner in values["spaces"]])
+    if kind == "Tuple":
+        return spaces.Tuple([_space(inner) for inner in values["spaces"]])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(values["shape"])
+    dtype = np.dtype(values["dtype"]).type
+    if kind == "Discrete":
+        return spaces.Discrete(values["n"], start=values["start"], dtype=dtype)
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(values["nvec"]), dtype=dtype, start=np.array(values["start"]))
+    low, high = _bounds(np.dtype(dtype))
+    return spaces.Box(low, high, tuple(values["shape"]), dtype)
+
+
+def _bounds(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    return (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

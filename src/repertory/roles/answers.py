@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
-from repertory.agents.numpy_forward import ILLEGAL, NumpyForward
+from repertory.agents.strategy import ILLEGAL, NumpyForward
 from repertory.channels.mailbox import InferenceReply, InferenceRequest
 
 

@@ -23,7 +23,7 @@ from repertory.channels.gradients import GradientWriter
 from repertory.channels.latest import Reader
 from repertory.experience.replay import Sample
 from repertory.roles.batches import Drawer
-from repertory.roles.stopwatch import Stopwatch, Unwatched
+from repertory.roles.ports import Stopwatch, Unwatched
 
 
 class ServerConnection:

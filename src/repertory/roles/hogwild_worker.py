@@ -18,10 +18,9 @@ from repertory.agents.agent import Agent, LearnerState
 from repertory.channels.counters import WorkerStats
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.answers import CachedPasses
-from repertory.roles.batches import Drawer
+from repertory.roles.batches import Drawer, UnrollBatches
 from repertory.roles.learner import lesson
-from repertory.roles.stopwatch import Stopwatch, Unwatched
-from repertory.roles.unroll_batches import UnrollBatches
+from repertory.roles.ports import Stopwatch, Unwatched
 
 
 class Store(Protocol):

@@ -21,11 +21,9 @@ from repertory.channels.counters import WorkerStats
 from repertory.channels.latest import Lent
 from repertory.channels.snapshot import Owner
 from repertory.experience.replay import Sample
-from repertory.roles.batches import Drawer
+from repertory.roles.batches import Drawer, UnrollBatches
 from repertory.roles.learner import lesson
-from repertory.roles.ports import Publisher
-from repertory.roles.stopwatch import Stopwatch, Unwatched
-from repertory.roles.unroll_batches import UnrollBatches
+from repertory.roles.ports import Publisher, Stopwatch, Unwatched
 
 RATE = "rate"
 

@@ -7,7 +7,7 @@
 
 A checkpoint is written into a locked `.tmp-*` sibling, through to the disk, and then renamed: a kill at any
 instant leaves the earlier ones whole. The disk needs room for `keep` + 1 of them. How arrays are written
-and read without doubling the memory is told in `array_file.py`; what a state may hold, in `state_tree.py`.
+and read without doubling the memory, and what a state may hold, is told in `state_file.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from repertory.errors import UserError, nearest
-from repertory.runs import array_file
-from repertory.runs.array_file import Array, measure_file, write_file
-from repertory.runs.state_tree import State, join, split
+from repertory.runs.state_file import Array, State, decode_arrays, encode_arrays, join, measure_file, split, write_file
 
 FORMAT = "repertory-checkpoint"
 FORMAT_VERSION = 3
@@ -115,7 +113,7 @@ def _write(directory: Path, tree: Any, parts: Mapping[str, dict[str, Array]], ab
     try:
         with suppress(OSError):  # some network file systems have no locks
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        chunks = {f"{part}.safetensors": array_file.encode(arrays) for part, arrays in parts.items()}
+        chunks = {f"{part}.safetensors": encode_arrays(arrays) for part, arrays in parts.items()}
         chunks["state.json"] = iter([_json(tree)])
         about["files"] = {name: write_file(temporary / name, data) for name, data in chunks.items()}
         about["sequence"] = 1 + max((_sequence(path) for path in whole(directory)), default=0)
@@ -244,6 +242,6 @@ def _load_part(path: Path, part: str, tree: Any, files: Mapping[str, Any]) -> An
         if name not in files:
             return join(tree, {})
         _check(path, name, files)
-        return join(tree, array_file.decode(path / name))
+        return join(tree, decode_arrays(path / name))
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(f"{path}/{name} is not the safetensors file that state.json needs") from None

@@ -63,7 +63,7 @@ class ConfigFile:
 
     def require_trust(self, options: RunOptions, typed: Collection[Any]) -> None:
         """Refuse options with code from a run's own file, unless this user trained with it or typed its name."""
-        from repertory.runs.trust import require_trust
+        from repertory.runs.opening import require_trust
 
         if not self.of_run:
             return  # the user's own words, as on the command line

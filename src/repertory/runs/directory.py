@@ -8,8 +8,7 @@
       best/           a checkpoint that holds only the weights of the best evaluation
       events.jsonl    who failed while it ran, how, and with which traceback; what GA3C's adjuster tried
 
-JSON files are written beside their place and renamed, so they are whole or not there.
-"""
+JSON files are written beside their place and renamed, so they are whole or not there."""
 
 from __future__ import annotations
 
@@ -19,16 +18,59 @@ import math
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from repertory.errors import UserError, nearest
-from repertory.runs.origin import origin_of_this_process
 from repertory.specs import EnvironmentSpec
+
+DIFF_BYTES = 1_000_000
+PACKAGES = ("repertory", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium")
+
+
+def origin_of_this_process() -> tuple[dict[str, Any], bytes]:
+    """`started`, `command`, `versions` and `git`; and the diff of the current directory's git checkout."""
+    git, diff = _git_state(Path.cwd())
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"started": started, "command": sys.argv, "versions": versions(), "git": git}, diff
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and of the packages that decide what a run does; None where one is not installed."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _git_state(where: Path) -> tuple[dict[str, Any] | None, bytes]:
+    """The commit and whether files under version control differ from it; and how, up to `DIFF_BYTES`."""
+    commit = _git(where, "rev-parse", "HEAD")
+    if commit is None:
+        return None, b""
+    diff = _git(where, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD") or b""
+    return {"commit": commit.decode().strip(), "dirty": bool(diff)}, diff[:DIFF_BYTES]
+
+
+def _git(where: Path, *arguments: str) -> bytes | None:
+    """What git prints, or None if it cannot (not installed, no checkout, no commit, too slow)."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-C", str(where), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10, check=True, env=environment).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
 
 TAIL_BYTES = 1 << 16
 NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f\x7f.-][^/\\:*?\"<>|\x00-\x1f\x7f]{0,199}")

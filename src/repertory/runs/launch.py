@@ -1,27 +1,222 @@
-"""Starting a run, and going on with one."""
+"""From options to a plan and an agent, with every refusal made before anything is allocated; then to a run, started or
+gone on with.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any
 
+import psutil
+
+from repertory import topologies
+from repertory.agents import registry
+from repertory.agents.agent import Agent
+from repertory.channels.lanes import Lanes
+from repertory.channels.slots import UnrollSlots
 from repertory.engines import make_driver
 from repertory.engines.driver import Driver
-from repertory.environments.hush import hushed
+from repertory.engines.placement import processes_of
+from repertory.environments import factory
+from repertory.environments.loading import hushed
 from repertory.errors import UserError
-from repertory.runs.config import RunOptions, to_dict
+from repertory.runs.config import RunOptions, check, environment_options, resolve, to_dict
 from repertory.runs.directory import RunDirectory, check_name, fresh_name
-from repertory.runs.opening import NOTHING, Supplied, read_options
+from repertory.runs.opening import NOTHING, Supplied, read_options, remember
+from repertory.runs.presets import defaults
 from repertory.runs.progress import Progress, make_progress
 from repertory.runs.restoring import load_state
 from repertory.runs.session import History, Session, load_history
-from repertory.runs.staging import check_memory, stage, warnings_of
-from repertory.runs.trust import remember
+from repertory.runtime import keep_freed_memory, start_jax, usable_cores
+from repertory.specs import EnvironmentSpec, ObservationSpec, Part
+from repertory.topologies.graph import Topology
 from repertory.topologies.plan import Plan
+from repertory.user_code import Given
+
+
+def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
+    """Options with everything filled in, what they mean for this environment, and the agent."""
+    options, plan = draft(options)
+    start_jax(plan.compute_threads)
+    if plan.large and options.engine == "inline":
+        keep_freed_memory()
+    return options, plan, plan.agent
+
+
+def recall(options: RunOptions, spec: EnvironmentSpec) -> Agent:
+    """The agent of a run, only to act: its environment is neither looked for nor built."""
+    plan = _plan(resolve(check(options)), spec, {})
+    start_jax(plan.compute_threads)
+    return plan.agent
+
+
+def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
+    """The same without the agent, before JAX is started: enough to refuse what can't be."""
+    options = resolve(check(options))
+    for name in (options.environment, options.network.module):
+        if isinstance(name, Given) and options.engine == "processes":
+            name.pickled()  # refused here, before anything has begun
+    chosen = environment_options(options)
+    scored = factory.evaluation_options(options.environment, chosen)
+    plan = _plan(options, factory.describe(options.environment, chosen), scored)
+    if not plan.unrolled:
+        _check_pacing(plan)
+    return options, plan
+
+
+def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any]) -> Plan:
+    return Plan(
+        environment=options.environment,
+        environment_options=environment_options(options),
+        evaluation_options=scored,
+        spec=spec,
+        agent_kind=registry.find(options.agent_name),
+        options=options.topology.scaled(options.agent, options.actors),
+        topology_kind=topologies.find(options.topology_name),
+        topology=options.topology,
+        actors=options.actors,
+        envs_per_actor=options.envs_per_actor,
+        eval_episodes=options.eval_episodes,
+        eval_max_steps=options.eval_max_steps,
+        seed=options.seed,
+        env_steps=options.env_steps,
+        threads=options.threads,
+        heartbeat_s=options.heartbeat_s,
+        restarts=options.restarts,
+        network=options.network,
+    )
+
+
+SKETCHED = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 2)
+"""An environment to draw a topology for, if none is given."""
+
+
+def sketch(topology: str) -> Topology:
+    """The workers and channels of a topology as its defaults make them; no environment is looked for."""
+    options = check(defaults("", None, topology))
+    return _plan(resolve(options), SKETCHED, {}).compose()
+
+
+def check_memory(plan: Plan) -> None:
+    """Refuse a replay, or unrolls, that the machine can't hold."""
+    available = psutil.virtual_memory().available
+    for channel in _large_channels(plan.compose()):
+        if channel.nbytes <= available:
+            continue
+        free = f"{gigabytes(channel.nbytes)}, but {gigabytes(available)} of memory is free"
+        if isinstance(channel, Lanes):
+            raise UserError(f"a replay of {channel.capacity:,} steps needs {free}; lower --agent.replay-capacity")
+        lower = "lower --topology.queue, --agent.unroll or --envs-per-actor"
+        raise UserError(f"{channel.slots:,} slots of unrolls need {free}; {lower}")
+
+
+def replay_bytes(plan: Plan) -> int:
+    """Memory of a full replay; 0 if there is none."""
+    return sum(channel.nbytes for channel in _large_channels(plan.compose()) if isinstance(channel, Lanes))
+
+
+def _large_channels(topology: Topology) -> list[Lanes | UnrollSlots]:
+    return [channel for channel in topology.channels if isinstance(channel, Lanes | UnrollSlots)]
+
+
+def _check_pacing(plan: Plan) -> None:
+    """A replay that never holds what learning waits for would wait for ever."""
+    need = plan.environments * (plan.q.n_step + plan.spec.observation.stack)
+    if plan.q.replay and plan.q.replay_capacity < need:
+        raise UserError(
+            f"--agent.replay-capacity {plan.q.replay_capacity} is too small for {plan.environments} "
+            f"environments: each needs {need // plan.environments} steps; make it at least {need}"
+        )
+
+
+def warnings_of(plan: Plan) -> list[str]:
+    """What the user should know before the run begins."""
+    seen, network = plan.spec.observation, plan.network
+    if not seen.pictures or network.module is not None:
+        return []
+    return [
+        f"no convolution reads {', '.join(seen.pictures)}: an observation of several parts becomes one row, "
+        f"here of {seen.inputs:,} inputs with {seen.inputs * network.hidden[0]:,} weights in the first layer; return "
+        "the picture alone, or cut the row apart in a --network.module of your own"
+    ]
+
+
+def gigabytes(size: float) -> str:
+    """A size for people."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
+    """What a run would do, in the units of everything else; printed by `--dry-run`."""
+    topology = plan.compose()
+    return {
+        "environment": options.environment,
+        "observation": _seen(plan),
+        "actions": plan.spec.actions,
+        "action_masks": plan.spec.masked,
+        "agent": options.agent_name,
+        "parameters": agent.layout.size,
+        "topology": options.topology_name,
+        "engine": options.engine,
+        "processes": 1 if options.engine == "inline" else 1 + len(processes_of(topology, usable_cores())),
+        "environments": plan.environments,
+        "env_steps": options.env_steps,
+        **(_unrolls_ahead(plan, topology) if plan.unrolled else _replay_ahead(plan, topology)),
+        "evaluations": options.env_steps // options.eval_every,
+        "checkpoints": options.env_steps // options.checkpoint_every,
+        **({"warning": "; ".join(told)} if (told := warnings_of(plan)) else {}),
+    }
+
+
+def _seen(plan: Plan) -> str:
+    seen = plan.spec.observation
+    if not any(part.wide for part in seen.parts):
+        return f"{seen.seen_shape} {seen.dtype}"
+    return f"{sum(part.size for part in seen.parts):,} numbers in {seen.nbytes:,} bytes"
+
+
+def _unrolls_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
+    slots = [channel.slots for channel in topology.channels if isinstance(channel, UnrollSlots)]
+    return {
+        "env_steps_per_update": topology.steps_per_update,
+        "updates": int(plan.env_steps / topology.steps_per_update),
+        "updates_per_call": plan.critic.updates_per_batch,
+        "unroll": plan.critic.unroll,
+        "slots": sum(slots),
+    }
+
+
+def _replay_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
+    settings = plan.q
+    learned_steps = max(0, plan.env_steps - settings.learning_starts)
+    return {
+        "env_steps_per_update": topology.steps_per_update,
+        "replay_ratio": settings.replay_ratio,
+        "updates": int(learned_steps / topology.steps_per_update),
+        "updates_per_call": settings.updates_per_call,
+        "epsilon": _epsilon_ahead(plan, topology),
+        "replay_steps": settings.replay_capacity,
+        "replay_memory": gigabytes(replay_bytes(plan)),
+    }
+
+
+def _epsilon_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
+    """The schedule, or what it comes to for each actor, where they differ."""
+    assert topology.epsilon is not None
+    ends = [topology.epsilon(rank)(plan.env_steps) for rank in range(plan.actors)]
+    if plan.actors > 1 and len({*ends, topology.epsilon(0)(0)}) > 2:
+        return {f"actor {rank}": round(end, 4) for rank, end in enumerate(ends)}
+    settings = plan.q
+    half = (settings.epsilon_start + settings.epsilon_end) / 2
+    return {
+        "start": settings.epsilon_start,
+        "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
+        "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
+    }
 
 
 def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, Any]:

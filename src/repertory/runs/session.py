@@ -16,13 +16,11 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from repertory.engines.driver import Driver
-from repertory.engines.evaluations import Evaluated
+from repertory.engines.driver import Driver, Evaluated
 from repertory.runs import checkpoint
-from repertory.runs.clocks import Cadence, Pause
 from repertory.runs.config import RunOptions
 from repertory.runs.directory import RunDirectory
-from repertory.runs.divergence import Divergence
+from repertory.runs.history import Cadence, Divergence, Pause
 from repertory.runs.metrics import MetricsWriter
 from repertory.runs.progress import Progress
 from repertory.runs.restoring import best_evaluation

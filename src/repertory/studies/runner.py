@@ -23,12 +23,20 @@ from repertory.errors import UserError, plain
 from repertory.output import forgiving, result_stream
 from repertory.runs.config import RunOptions, change
 from repertory.runs.directory import RunDirectory, slug
+from repertory.runs.launch import gigabytes
 from repertory.runs.spelling import train_words
-from repertory.runs.staging import gigabytes
 from repertory.runtime import ending_signals
 from repertory.studies import entrants, statistics
-from repertory.studies.entrants import FOR_EVER, Entrant, apply
-from repertory.studies.options import AblateOptions, CompareOptions, ReportOptions, ScaleOptions, StudyOptions
+from repertory.studies.entrants import (
+    FOR_EVER,
+    AblateOptions,
+    CompareOptions,
+    Entrant,
+    ReportOptions,
+    ScaleOptions,
+    StudyOptions,
+    apply,
+)
 from repertory.studies.plan import PlannedRun, StudyDirectory, StudyPlan, clear, plan_of, record_failure, state_of
 from repertory.studies.reading import read_runs, read_study, read_trial
 from repertory.studies.results import Results, read_tables, trial_rows, write_tables

@@ -13,7 +13,6 @@ from repertory.channels.snapshot import Owner
 from repertory.roles.ports import Publisher, Role
 from repertory.roles.replica import Replica, payload_fields
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import (
     AgentOptions,
@@ -25,7 +24,7 @@ from repertory.topologies.options import (
     refuse_noisy_gradients,
     refuse_shared_priorities,
 )
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

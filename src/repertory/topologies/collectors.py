@@ -11,15 +11,13 @@ from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.slots import BatchSlots, BatchWriter
 from repertory.errors import UserError
 from repertory.limits import NonNegative
-from repertory.roles.actor import Actor
-from repertory.roles.actor_group import ActorGroup
+from repertory.roles.actor import Actor, ActorGroup
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.ports import Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import Asked, PulledWeights, need_replay
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 BATCHES_AHEAD = 3
 

@@ -16,10 +16,9 @@ from repertory.roles.adjuster import Adjuster, judgements
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.roles.ports import Role
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import Asked, CentralInference, need_one_update_per_batch
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

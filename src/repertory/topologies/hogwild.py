@@ -15,7 +15,6 @@ from repertory.limits import Positive
 from repertory.roles.hogwild_worker import HogwildWorker, Segments
 from repertory.roles.ports import Role
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import (
     AgentOptions,
@@ -27,7 +26,7 @@ from repertory.topologies.options import (
     refuse_noisy_gradients,
     refuse_shared_priorities,
 )
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 ALWAYS = 1 << 62
 

@@ -15,10 +15,9 @@ from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.roles.replica import Replica, payload_fields
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import PortOf, Topology, TopologyKind, Workers
 from repertory.topologies.options import Asked, SentGradients, UnrollQueue, need_one_update_per_batch
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from repertory.roles.gradient_worker import Exchange, GradientWorker, ServerConn
 from repertory.roles.parameter_server import ParameterServer, Rules
 from repertory.roles.ports import Publisher, Role
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import (
     Asked,
@@ -28,7 +27,7 @@ from repertory.topologies.options import (
     refuse_noisy_gradients,
     refuse_shared_priorities,
 )
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,14 @@ from repertory.environments import factory
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay, Sample
 from repertory.roles.answers import GreedyActions, SampledActions
-from repertory.roles.batches import Drawer, Lesson
+from repertory.roles.batches import Drawer, Lesson, UnrollBatches
 from repertory.roles.evaluator import EvaluationDesk, Evaluator
 from repertory.roles.exploration import generator
 from repertory.roles.inference_server import InferenceServer
-from repertory.roles.learner import Learner
+from repertory.roles.learner import Learner, TargetPrefetch
 from repertory.roles.ports import Batches, Publisher, Weights
-from repertory.roles.target_prefetch import TargetPrefetch
-from repertory.roles.unroll_batches import UnrollBatches
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Workers
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 EVALUATION_RANK = 1_000_000
 """Seeds of evaluation environments are derived as for an actor of a rank that none has."""

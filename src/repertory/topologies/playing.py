@@ -12,12 +12,10 @@ from repertory.channels.slots import UnrollPort
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
 from repertory.roles.exploration import generator, ladder, linear
-from repertory.roles.local_policy import LocalPolicy, SamplingPolicy
+from repertory.roles.policies import LocalPolicy, RemotePolicy, SamplingPolicy
 from repertory.roles.ports import Policy, Weights
-from repertory.roles.remote_policy import RemotePolicy
-from repertory.topologies.context import Context
 from repertory.topologies.options import Exploration
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 CALLS_AHEAD = 2
 """Calls of the learner that actors may be ahead, so that neither side waits for the other's bell."""

@@ -11,10 +11,9 @@ from repertory.limits import NonNegative, Positive
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import CentralInference
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from repertory.errors import UserError
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import Asked, CentralInference, Exploration, need_replay
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

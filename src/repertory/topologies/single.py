@@ -10,10 +10,9 @@ from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.context import Context
 from repertory.topologies.graph import Topology, TopologyKind, Workers
 from repertory.topologies.options import Asked, TopologyOptions
-from repertory.topologies.plan import Plan
+from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)

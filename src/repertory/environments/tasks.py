@@ -1,4 +1,10 @@
-"""Two small tasks that need memory; imports numpy, gymnasium and our errors.
+"""The environments that are ours, to measure and test with; imports numpy, gymnasium and our errors.
+
+`SlowCartPole` is CartPole-v1 in which a step takes time, as it does in a simulator. `latency_s` passes asleep, as
+for a reply from elsewhere: any number of environments can wait on one core. `busy_s` is computed, in CPU
+time of the thread that steps: two environments on one core take twice as long.
+The game is the same, so a score needs neither (`SCORED`). There is no vector implementation: each environment waits by
+itself.
 
 `MaskedCartPole` hides the velocities, which two observations in a row give away: a memory of a few steps is enough.
 `TMaze` shows once what decides the episode at its end: the corridor's length is how long it must be remembered.
@@ -7,6 +13,8 @@ The maze is that of Bakker, https://papers.nips.cc/paper/1953-reinforcement-lear
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +23,54 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
-from repertory.environments.registration import T_MAZE
+from repertory.environments.registration import SLOW_CARTPOLE, T_MAZE
 from repertory.errors import UserError
+
+SCORED = {"latency_s": 0.0, "busy_s": 0.0}
+"""The options for evaluations."""
+
+
+class SlowCartPole(CartPoleEnv):
+    """A step first sleeps until `latency_s` after it was called, then computes for `busy_s`."""
+
+    def __init__(
+        self,
+        latency_s: float = 0.005,
+        busy_s: float = 0.0,
+        sutton_barto_reward: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(sutton_barto_reward, render_mode)
+        self._latency_s = _duration("latency_s", latency_s)
+        self._busy_s = _duration("busy_s", busy_s)
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """CartPole's step, later."""
+        called = time.perf_counter()
+        result: tuple[NDArray[Any], float, bool, bool, dict[str, Any]] = super().step(action)  # type: ignore[no-untyped-call]
+        _sleep_until(called + self._latency_s)
+        _compute(self._busy_s)
+        return result
+
+
+def _duration(option: str, value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise UserError(f"{SLOW_CARTPOLE} needs a finite number of seconds, 0 or more, as {option}, not {value!r}")
+    return float(value)
+
+
+def _sleep_until(deadline: float) -> None:
+    # Again, where a sleep was cut short: never less than was asked for.
+    while (left := deadline - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+def _compute(seconds: float) -> None:
+    """Holds the core, and the interpreter's lock, as a game in Python would."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
 
 FORWARD, LEFT, RIGHT = range(3)
 """The actions in the maze."""

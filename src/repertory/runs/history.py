@@ -1,14 +1,40 @@
-"""Notices learning that diverges: values or losses far beyond anything that the episodes' returns allow.
-
-A discounted sum of rewards is seldom larger than the largest return that was seen. Estimates that stay above many times
-that have fed on themselves: the "deadly triad" of bootstrapping, approximation and off-policy data (Sutton and Barto
-2018, chapter 11.3), often without a target network or with too large steps.
-"""
+"""What a run has been through, what is due, how long training has waited, and whether it diverges."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+
+
+class Cadence:
+    """Due at every multiple of `every`, once."""
+
+    def __init__(self, every: float, now: float) -> None:
+        self.every = every
+        self.next = (now // every + 1) * every
+
+    def due(self, now: float) -> bool:
+        """Whether a multiple was reached since the last time it was."""
+        if now < self.next:
+            return False
+        self.next = (now // self.every + 1) * self.every
+        return True
+
+
+class Pause:
+    """Seconds in which nobody trains: `with pause:` adds those that its block takes. Blocks are not nested."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began
+
 
 FACTOR = 20.0
 """Estimates may be this many times the largest return that was seen, and of a return below 1 as if it were 1."""

@@ -1,4 +1,7 @@
-"""Processes that environments start: ended with the worker that they belong to, however that one ends.
+"""How worker processes end: what they report, and what becomes of the processes that their environments started.
+
+A report is a file without a name that outlives its worker. Only it says what kind of end that was. Exit codes say
+nothing: an environment may end its process with any.
 
 A worker leads a process group of its own, and carries a mark in an environment variable: its number and a random name
 of the run, since numbers repeat in every container. What an environment starts is in the group, unless it left it
@@ -9,13 +12,65 @@ starting a program has none that others can see: it is found as a child of the w
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import traceback
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 import psutil
 
+from repertory.errors import UserError, plain
 from repertory.runtime import FAMILY
+
+FAILURE, REFUSAL = "failure", "refusal"
+"""Something that may go better the next time, or something that only the user can put right."""
+TRACE_CHARACTERS = 20_000
+
+
+class Report(NamedTuple):
+    """One sentence and a traceback, or only the stacks of threads; empty if nothing was written."""
+
+    kind: str = ""
+    sentence: str = ""
+    trace: str = ""
+
+
+def write_report(fd: int, kind: str, sentence: str, trace: str = "") -> None:
+    """Replace what is in the file."""
+    said = {"kind": kind, "sentence": plain(sentence), "trace": plain(trace[-TRACE_CHARACTERS:])}
+    text = json.dumps(said).encode()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
+
+
+def read_report(fd: int) -> Report:
+    """What the worker wrote; a dump of stacks, written by a crash or on demand, is all trace."""
+    text = os.pread(fd, 1 << 20, 0).decode(errors="replace")
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found = json.loads(text)
+        return Report(str(found["kind"]), str(found["sentence"]), str(found["trace"]))
+    stacks = text.partition("\nExtension modules:")[0]  # a crash's list of what was imported says nothing
+    return Report(trace=plain(stacks))
+
+
+def clear_report(fd: int) -> None:
+    """Forget what was written; the position, too, which is shared with the worker that writes."""
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback as Python prints it, for people."""
+    return plain("".join(traceback.format_exception(error)))
+
+
+def failure_note(what: str, error: UserError) -> str:
+    """What went wrong in an environment, and the environment's own traceback."""
+    trace = "" if error.__cause__ is None else f"\n{trace_of(error.__cause__).rstrip()}"
+    return f"{what}: {error}{trace}"
+
 
 MARK = "REPERTORY_WORKER"
 PASSES = 5
