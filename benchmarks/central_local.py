@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-KEPT = ("env_steps_per_s", "answer_ms", "policy_lag_mean", "policy_lag_p95", "updates_per_s")
+KEPT = ("env_steps_per_s", "reply_ms", "policy_lag_mean", "policy_lag_p95", "updates_per_s")
 
 
 def measure(topology: str, environment: str, actors: int, seconds: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ SYSTEMS = ("a3c", "ga3c", "impala", "seed_rl", "sample_factory")
 def train(environment: str, system: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run's evaluations."""
     topology, _, core = system.partition(",")
-    changes: dict[str, Any] = {"network_options": {"core": 32}} if core else {}
+    changes: dict[str, Any] = {"network_options": {"lstm_size": 32}} if core else {}
     if options.env_steps:
         changes["env_steps"] = options.env_steps
     if options.target_score is not None:

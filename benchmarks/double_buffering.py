@@ -61,7 +61,7 @@ def main() -> None:
     last = rows[-1]
     first = next(row for row in rows if row["seconds"] > options.seconds / 3)
     seconds = last["seconds"] - first["seconds"]
-    told = {key: value for key, value in last.items() if key.startswith(("busy/", "answer_ms"))}
+    told = {key: value for key, value in last.items() if key.startswith(("busy/", "reply_ms"))}
     rate = round((last["env_steps"] - first["env_steps"]) / seconds, 1)
     told |= {"depth": int(depth), "seconds": round(seconds, 1)}
     print(json.dumps({"groups": options.groups, "env_steps_per_s": rate, **told}))

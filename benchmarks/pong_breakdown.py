@@ -20,10 +20,10 @@ import jax
 
 from repertory.engines import make_driver
 from repertory.environments.vectors import Vectorised
-from repertory.roles.answers import Rows
 from repertory.roles.hogwild_worker import HogwildWorker
+from repertory.roles.inference import Rows
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 from repertory.runtime import cap_threads, keep_freed_memory, pinnable_cores, usable_cores
 
@@ -51,7 +51,7 @@ def main() -> None:
         setattr(kind, method, timed(getattr(kind, method), name, spent))
     wishes = {"engine": "inline", "actors": 1, "envs_per_actor": options.environments, "env_steps": 10**9}
     asked = change(defaults("PongNoFrameskip-v4", "a3c", "a3c"), {**wishes, "threads": 1})
-    plan = stage(change(asked, {"agent": {"unroll": options.unroll}}))[1]
+    plan = prepare(change(asked, {"agent": {"unroll": options.unroll}}))[1]
     driver = make_driver("inline", plan)
     driver.start()
     rounds = driver.rounds()

@@ -66,7 +66,7 @@ def main() -> None:
     last = [row for row in rows if row["seconds"] <= options.seconds * 4 / 3][-1]
     first = next(row for row in rows if row["seconds"] > options.seconds / 3)
     seconds = last["seconds"] - first["seconds"]
-    told = {key: value for key, value in last.items() if key.startswith(("busy/", "queue/", "policy_lag", "answer_ms"))}
+    told = {key: value for key, value in last.items() if key.startswith(("busy/", "queue/", "policy_lag", "reply_ms"))}
     print(
         json.dumps(
             {

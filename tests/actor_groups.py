@@ -54,7 +54,7 @@ class LoneGroup:
 
     def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
         self.failures.append((actor.rank, str(error)))
-        actor.page.count("starts")
+        actor.stats.count("starts")
         self._contexts[actor.rank].renew(actor)
 
     def play(self, until: Callable[[], bool], seconds: float = 20.0) -> None:

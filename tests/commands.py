@@ -21,7 +21,7 @@ from repertory.runs import checkpoint
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["repertory.cli", "repertory.api", "repertory.runs.player", "imageio.v2"])
-TIME_LIKE = ("seconds", "env_steps_per_s", "updates_per_s", "rss_mb", "time/", "busy/", "steps_per_s/", "answer_ms")
+TIME_LIKE = ("seconds", "env_steps_per_s", "updates_per_s", "rss_mb", "time/", "busy/", "steps_per_s/", "reply_ms")
 
 
 class Command:

@@ -20,7 +20,7 @@ from repertory.engines import make_driver
 from repertory.runs import checkpoint
 from repertory.runs.config import from_dict
 from repertory.runs.directory import RunDirectory
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import choose_agent
 
 GONE_S = 30.0
@@ -149,7 +149,7 @@ def resume_problems(place: Path) -> list[str]:
     if newest is None:
         return []
     saved = checkpoint.load(newest)
-    plan = stage(from_dict(directory.read_config()))[1]
+    plan = prepare(from_dict(directory.read_config()))[1]
     driver = make_driver("processes", plan)
     try:
         driver.load_state(checkpoint.load(newest))
@@ -200,7 +200,7 @@ def go_on(place: Path) -> list[str]:
         return [f"resume ended with {code}: {driver.said()[-400:]}"]
     after, went = result(run), rows(run)
     problems = [f"left behind: {one}" for one in left]
-    _, plan, _ = stage(from_dict(RunDirectory.open(run, place / "runs").read_config()))
+    _, plan, _ = prepare(from_dict(RunDirectory.open(run, place / "runs").read_config()))
     if not total <= after["env_steps"] <= total + plan.environments or after["status"] != "completed":
         problems.append(f"resume came to {after['env_steps']} env steps of {total}: {after['status']}")
     if after["updates"] < stopped["updates"] or after["resumes"] != 1:

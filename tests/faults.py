@@ -33,6 +33,7 @@ from fault_environments import FAULTS, Control
 from fault_orders import ORDER, run_on_order
 from inline_runs import channel_of, lanes_of, unrolls_of
 from repertory.agents import registry
+from repertory.channels.snapshot import Shared
 from repertory.engines import launching
 from repertory.engines.driver import Driver
 from repertory.engines.processes import ProcessesHost
@@ -40,7 +41,7 @@ from repertory.engines.wiring import PAUSE, Wiring
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
 from repertory.runs.config import change, to_dict
 from repertory.runs.directory import RunDirectory
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 from repertory.runs.progress import NotesOnly
 from repertory.runs.session import History, Session
@@ -71,9 +72,9 @@ SETTINGS = {
     "apex": Setting("apex", MEMORY),
     "parameter_server": Setting("parameter_server", ("worker", "server", "evaluator")),
     "gorila": Setting("gorila", ("worker", "server", "evaluator")),
-    "hogwild": Setting("hogwild", ("thread", "evaluator")),
-    "all_reduce": Setting("all_reduce", ("rank", "evaluator")),
-    "a3c": Setting("a3c", ("thread", "evaluator"), "a3c"),
+    "hogwild": Setting("hogwild", ("worker", "evaluator")),
+    "all_reduce": Setting("all_reduce", ("replica", "evaluator")),
+    "a3c": Setting("a3c", ("worker", "evaluator"), "a3c"),
     "ga3c": Setting(
         "ga3c",
         ("agent", "predictor", "trainer", "adjuster", "evaluator"),
@@ -87,7 +88,7 @@ SETTINGS = {
         "impala",
         {"topology": {"learners": 2}, "heartbeat_s": 2 * HEARTBEAT_S},
     ),
-    "seed_rl": Setting("seed_rl", CENTRAL, "impala", {"network": {"core": 8}}),
+    "seed_rl": Setting("seed_rl", CENTRAL, "impala", {"network": {"lstm_size": 8}}),
     "seed_rl-dqn": Setting("seed_rl", CENTRAL[:3]),
     "sample_factory": Setting(
         "sample_factory", ("rollout_worker", "policy_worker", "learner", "evaluator"), "appo", {"envs_per_actor": 2}
@@ -95,8 +96,8 @@ SETTINGS = {
 }
 UNROLLED = tuple(name for name, setting in SETTINGS.items() if setting.agent != "dqn" or name == "seed_rl-dqn")
 """Those whose actors write unrolls or ask for actions."""
-WRITING, READING = ("thread", "agent", "actor", "rollout_worker"), ("learner", "trainer")
-PLAYING = ("collector", "worker", "rank", *WRITING, "evaluator")
+WRITING, READING = ("worker", "agent", "actor", "rollout_worker"), ("learner", "trainer")
+PLAYING = ("collector", "replica", *WRITING, "evaluator")
 SEVERAL = {*PLAYING, "predictor", "trainer"} - {"evaluator"}
 SIGNALS = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "exception": ORDER}
 HANGS_AT = 1 + next(
@@ -396,7 +397,7 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
     own["env_option"] = (f"control={place / f'{run}.control'}",)
     own["agent"] = OF_UNROLLS if registry.find(setting.agent).learns_from == "unrolls" else OF_MEMORY
     given = change(defaults(ENVIRONMENT, setting.agent, setting.topology), {**WORKERS, **own})
-    options, plan, _ = stage(change(change(given, setting.changes), changes))
+    options, plan, _ = prepare(change(change(given, setting.changes), changes))
     driver = Driver(plan, ProcessesHost(plan))
     directory = RunDirectory.create(options.runs_dir, run)
     directory.write_config(to_dict(options))
@@ -449,17 +450,17 @@ def update_problems(driver: Driver, lost: int, restarts: int) -> list[str]:
         owed = int((counters.env_steps - plan.q.learning_starts) * ratio)
         good = owed - slack <= counters.updates <= owed + slack
         return [] if good else [f"{counters.updates} updates for {counters.env_steps} env steps, {owed} were owed"]
-    if "thread" in names:
+    if isinstance(wiring.topology.weights, Shared):
         most = counters.env_steps
         return [] if most / 10 <= counters.updates <= most else [f"{counters.updates} updates in {most} env steps"]
     problems = []
-    playing = wiring.indices(lambda group: group.name in ("worker", "rank"))
+    playing = wiring.indices(lambda group: group.name in ("worker", "replica"))
     for worker in playing:
         steps, made = int(table["env_steps"][worker]), int(table["gradients"][worker])
         owed = int((steps - plan.q.learning_starts // plan.actors) * ratio)
         if not owed - 2 <= made <= owed:
             problems.append(f"worker {worker} made {made} gradients for {steps} env steps, {owed} were owed")
-    gradients = int(table["gradients"][playing].sum()) // (plan.actors if "rank" in names else 1)
+    gradients = int(table["gradients"][playing].sum()) // (plan.actors if "replica" in names else 1)
     dropped = sum(int(table[name].sum()) for name in ("dropped_stale", "dropped_outlier", "skipped"))
     fewest = gradients - dropped - lost - 20 * restarts
     if not fewest - slack <= counters.updates <= gradients + slack:

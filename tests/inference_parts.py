@@ -79,7 +79,7 @@ class Echo:
     def load(self, weights: Any) -> None:
         self.loaded.append(weights)
 
-    def answer(self, request: InferenceRequest) -> InferenceReply:
+    def reply(self, request: InferenceRequest) -> InferenceReply:
         self.sizes.append(len(request.observation))
         first = request.observation[:, 0]
         # What was seen adds up from the episode's first step on.
@@ -88,10 +88,10 @@ class Echo:
 
 
 def server_of(
-    mailbox: InferenceMailbox, rank: int = 0, answers: Any = None, weights: Latest | None = None, **options: Any
+    mailbox: InferenceMailbox, rank: int = 0, inference: Any = None, weights: Latest | None = None, **options: Any
 ) -> InferenceServer:
     newest = (weights or published(np.zeros(1, np.float32))).reader()
-    return InferenceServer(answers or Echo(), newest, mailbox.server(Rank(rank)), worker_stats(), **options)
+    return InferenceServer(inference or Echo(), newest, mailbox.server(Rank(rank)), worker_stats(), **options)
 
 
 def everything_legal() -> NDArray[np.bool_]:

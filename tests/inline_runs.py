@@ -19,7 +19,7 @@ from repertory.experience.lanes import LaneStorage
 from repertory.experience.unrolls import UnrollStorage
 from repertory.roles.ports import Role
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import choose_agent, defaults
 from repertory.topologies.plan import Plan
 
@@ -131,10 +131,10 @@ def small_plan(
             **wishes,
         },
     )
-    return stage(options)[1]
+    return prepare(options)[1]
 
 
 def plan_of(topology: str, own: dict[str, Any] | None = None, **wishes: Any) -> Plan:
     """The plan of a topology with the options of its preset, but for its own."""
     chosen = {"engine": "inline", "topology": own or {}, **wishes}
-    return stage(change(defaults("CartPole-v1", topology=topology), chosen))[1]
+    return prepare(change(defaults("CartPole-v1", topology=topology), chosen))[1]

@@ -85,7 +85,7 @@ def train(
         agent: dqn, rainbow, sarsa, a3c, impala or appo; by default the one that the topology is for.
         agent_options: the agent's own options by name, such as `learning_rate`, `discount`, `batch_size`, `n_step`.
         network_options: `kind`, `hidden` (a list of widths), `module` (import path of a function that returns a Flax
-            module, or the function itself), `core` (width of an LSTM), and others.
+            module, or the function itself), `lstm_size`, and others.
         env_option: texts "KEY=VALUE", arguments of the environment's constructor.
         seed: everything random in the run follows from it; 0 to 2**32 - 1.
         config: a .json or .toml file with any of these options, or the directory of a run to take over its options;
@@ -167,7 +167,7 @@ def load(
         action = agent.act(observation)                        # one observation: an int
         actions = agent.act(observations)                      # a batch, [N, ...]: an array of N
         action = agent.act(observation, info["action_mask"])   # where not all actions are legal
-        agent.reset()                                          # a new episode, for agents with --network.core
+        agent.reset()                                          # a new episode, for agents with --network.lstm-size
     """
     return load_agent(_directory(run, runs_dir).path, str(checkpoint), _supplied(run, None, network_module, trust))
 

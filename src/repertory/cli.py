@@ -150,10 +150,10 @@ def _bare_words(arguments: list[str]) -> dict[str, str]:
 
 
 def _dry_run(options: Any) -> int:
-    from repertory.runs.launch import check_memory, forecast, stage
+    from repertory.runs.launch import check_memory, forecast, prepare
     from repertory.runs.presets import find_preset
 
-    options, plan, agent = stage(options)
+    options, plan, agent = prepare(options)
     check_memory(plan)
     values = forecast(options, plan, agent)
     if options.json:

@@ -17,7 +17,7 @@ from repertory.engines import make_driver
 from repertory.roles.actor import Actor
 from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 from test_actor_critic import A3C, IMAGE, begin, make_batch
 
@@ -66,7 +66,7 @@ def test_a3c_learns_from_what_it_cached_while_episodes_end_and_environments_fail
 ) -> None:
     wishes = {"engine": "inline", "actors": 2, "envs_per_actor": 3, "env_steps": 400, "eval_episodes": 1}
     options = change(defaults(pictures.NAME, "a3c", "a3c"), {**wishes, "agent": {"unroll": 5, "learning_rate": 1e-3}})
-    driver = make_driver("inline", stage(options)[1])
+    driver = make_driver("inline", prepare(options)[1])
     driver.start()
     compared, learn = [], HogwildWorker._gradient_of_cached
 

@@ -22,7 +22,7 @@ from repertory.agents.networks import NetworkOptions
 from repertory.engines import make_driver
 from repertory.errors import UserError
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 from test_q_learning import KEY, SPEC, TINY, begin, make_batch, stacked, vectors
 
@@ -93,7 +93,7 @@ def test_it_learns_a_batch_by_heart() -> None:
 
 def test_it_plays_and_learns_in_a_run() -> None:
     wishes = {"env_steps": 600, "agent": {"learning_starts": 100}, "network": {"hidden": [8]}}
-    _, plan, _ = stage(change(defaults("CartPole-v1", "dqn", "single"), wishes))
+    _, plan, _ = prepare(change(defaults("CartPole-v1", "dqn", "single"), wishes))
     plan = replace(plan, agent_kind=MUNCHAUSEN, options=MunchausenOptions(**asdict(plan.options)))
     engine = make_driver("inline", plan)
     engine.start()

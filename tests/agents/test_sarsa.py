@@ -18,7 +18,7 @@ from inline_runs import weights_of
 from repertory.engines import make_driver
 from repertory.engines.driver import Driver
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 
 GAMMA, EPSILON, LIMIT, ENV_STEPS = 0.8, 0.5, 2, 10_000
@@ -90,7 +90,7 @@ def driver_of(topology: str, agent: dict[str, Any], own: dict[str, Any], limit: 
             "topology": own,
         },
     )
-    return make_driver("inline", stage(options)[1])
+    return make_driver("inline", prepare(options)[1])
 
 
 def learned_values(driver: Driver, env_steps: int) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ def work(counters: Counters, worker: int, number: int) -> None:
     stats.episode(number + 0.5, number)
     stats.lag(np.array([number, -1]))
     stats.age(np.full(2, number))
-    stats.answered(0.25)
+    stats.replied(0.25)
     stats.loss(1.0, 2.0, 3.0)
     stats.loss(np.array([1.0, np.nan]), np.ones(2), np.ones(2))
     stats.gradient_norm(2.0, 1.0)
@@ -162,7 +162,7 @@ def test_numbers_of_a_worker_are_what_it_told() -> None:
     assert row["age"][:4].tolist() == [5, 5, 6, 6]
     assert (row["losses"], row["loss_sum"], row["entropy_sum"], row["value_sum"]) == (4, 4.0, 6.0, 8.0)
     assert (row["norms"], row["norm_sum"], row["clipped"]) == (6, 11.0, 4)
-    assert (row["answers"], row["answer_s"], row["idle_s"]) == (2, 0.5, 1.0)
+    assert (row["replies"], row["reply_s"], row["idle_s"]) == (2, 0.5, 1.0)
     stats.enter(3)
     assert (row["epoch"], row["beat"], row["waiting"], row["place"].tolist()) == (3, 0, 0, [-1] * 4)
     assert counters.arrays["env_steps"].tolist() == [11, 0, 11]

@@ -22,7 +22,7 @@ from repertory.environments import deadlines, factory
 from repertory.environments.deadlines import SETTING, bounded, doing, wait_for_what_hangs
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 
 HANGING = f"{Path(__file__).parents[1] / 'fault_environments.py'}:hanging"
@@ -146,7 +146,7 @@ def test_native_code_that_hangs_after_training_has_begun_is_said_once_and_waited
 def inline_driver(topology: str, **options: str) -> Any:
     wishes = {"engine": "inline", "actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "eval_max_steps": 20}
     given = {"env_option": tuple(f"{name}={value}" for name, value in options.items()), "network": {"hidden": [8]}}
-    return make_driver("inline", stage(change(defaults(HANGING, topology=topology), {**wishes, **given}))[1])
+    return make_driver("inline", prepare(change(defaults(HANGING, topology=topology), {**wishes, **given}))[1])
 
 
 @pytest.mark.parametrize("topology", ["single", "collectors"])
@@ -163,11 +163,11 @@ def test_reset_that_hangs_in_an_evaluation_of_one_thread_costs_a_score(
         driver.ask(0)
         giving_up.cancel()
         mark.unlink(missing_ok=True)
-        assert driver.answer() is None
+        assert driver.next_evaluation() is None
         (note,) = driver.notes()
         assert f"failed: reset() of {HANGING} did not end within 0.3 s" in note
         driver.ask(1)
-        assert driver.answer() is not None
+        assert driver.next_evaluation() is not None
 
 
 @pytest.mark.parametrize("topology", ["single", "collectors"])

@@ -191,7 +191,7 @@ class LateSecond:
 
     def start(self, watched: Watched) -> None:
         rank = watched.workers[0].rank
-        if watched.group.name == "rank" and rank == 1:
+        if watched.group.name == "replica" and rank == 1:
             self._spoil()
             self._watch_the_first()
         self._begin(watched)

@@ -21,7 +21,7 @@ from repertory.engines.supervisor import WorkerFailed
 from repertory.environments import factory
 from repertory.errors import EnvironmentFailure
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 from repertory.topologies.graph import Workers
 
@@ -45,7 +45,7 @@ def driver_of(topology: str, engine: str, mark: Path, where: str = "", fault: st
             "restarts": 1,
         },
     )
-    return make_driver(engine, stage(options)[1])
+    return make_driver(engine, prepare(options)[1])
 
 
 def play(driver: Any, until: Callable[[], Any], seconds: float = 90) -> None:
@@ -84,13 +84,13 @@ def test_evaluation_that_fails_in_one_thread_costs_a_score_and_the_next_has_new_
         mark.touch()
         driver.ask(0)
         mark.unlink()
-        assert driver.answer() is None
+        assert driver.next_evaluation() is None
         assert not driver.evaluating
         (note,) = driver.notes()
         assert note.startswith(f"evaluation at {driver.counters.env_steps} env steps failed: environment 0 of worker")
         assert 'raise RuntimeError("out of milk")' in note
         driver.ask(1)
-        assert driver.answer().env_steps == driver.counters.env_steps
+        assert driver.next_evaluation().env_steps == driver.counters.env_steps
         assert driver.notes() == []
         play(driver, lambda: driver.counters.env_steps >= 200)
 
@@ -112,11 +112,11 @@ def test_evaluator_that_cannot_be_built_in_one_thread_costs_a_score(
         driver.start()
         play(driver, lambda: driver.counters.env_steps >= 50)
         driver.ask(0)
-        assert driver.answer() is None
+        assert driver.next_evaluation() is None
         assert f"evaluation at {driver.counters.env_steps} env steps failed: environment 0" in driver.notes()[-1]
         broken["now"] = False
         driver.ask(1)
-        assert driver.answer() is not None
+        assert driver.next_evaluation() is not None
 
 
 @pytest.mark.parametrize("fault", ["raise", "exit"])
@@ -141,7 +141,7 @@ def test_evaluation_that_fails_in_its_process_is_withdrawn_and_the_next_is_tried
         mark.unlink()
         driver.ask(2)
         play(driver, lambda: driver.wiring.evaluation.replied)
-        assert driver.answer().env_steps > then
+        assert driver.next_evaluation().env_steps > then
         driver.settle()
         assert driver.metrics()["restarts"] == 1
 
@@ -176,7 +176,7 @@ def test_evaluator_that_can_not_be_started_again_costs_a_score_and_the_run_goes_
         driver.start()
         driver.ask(2)
         play(driver, lambda: driver.wiring.evaluation.replied)
-        assert driver.answer() is not None
+        assert driver.next_evaluation() is not None
 
 
 def test_worker_that_was_never_started_counts_as_gone() -> None:

@@ -78,25 +78,29 @@ def test_gorila_survives_faults_of_server_and_worker(tmp_path: Path) -> None:
 
 def test_hogwild_survives_faults_of_its_threads(tmp_path: Path) -> None:
     faults = [
-        Fault("thread", "kill", 0.4, rank=1),
+        Fault("worker", "kill", 0.4, rank=1),
         Fault("evaluator", "kill", "evaluating"),
-        Fault("thread", "crash", 0.1),
+        Fault("worker", "crash", 0.1),
     ]
     check(run_faults("hogwild", faults, tmp_path))
 
 
 def test_all_reduce_begins_together_after_faults_of_a_rank(tmp_path: Path) -> None:
-    faults = [Fault("rank", "kill", 0.4, rank=1), Fault("rank", "stop", 0.3, rank=1), Fault("rank", "kill", "saving")]
+    faults = [
+        Fault("replica", "kill", 0.4, rank=1),
+        Fault("replica", "stop", 0.3, rank=1),
+        Fault("replica", "kill", "saving"),
+    ]
     outcome = run_faults("all_reduce", faults, tmp_path)
     check(outcome)
-    assert all("rank" in harm.named for harm in outcome.harms)
+    assert all("replica" in harm.named for harm in outcome.harms)
 
 
 def test_a3c_survives_faults_of_its_threads(tmp_path: Path) -> None:
     faults = [
-        Fault("thread", "kill", 0.3, rank=1),
-        Fault("thread", "exception", 0.1),
-        Fault("thread", "kill", "saving"),
+        Fault("worker", "kill", 0.3, rank=1),
+        Fault("worker", "exception", 0.1),
+        Fault("worker", "kill", "saving"),
     ]
     check(run_faults("a3c", faults, tmp_path))
 

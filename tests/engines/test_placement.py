@@ -37,7 +37,7 @@ def test_collectors_share_processes_where_there_are_more_than_cores(
     [
         ("collectors", 2, ["learner", "memory", "evaluator", "collector"]),
         ("collectors", 5, ["collector", "memory", "learner", "evaluator"]),
-        ("hogwild", 5, ["thread", "evaluator"]),
+        ("hogwild", 5, ["worker", "evaluator"]),
     ],
 )
 def test_few_collectors_yield_to_the_learner_and_it_yields_to_many(

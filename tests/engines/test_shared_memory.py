@@ -23,7 +23,7 @@ from repertory.engines.shared_memory import Bell, Block, Lifeline
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.pacing import Pacing
 from repertory.experience.replay import Prioritization, Replay, Sample
-from repertory.roles.batches import Drawer, Lesson
+from repertory.roles.batches import BatchSampler, SamplerOptions
 from repertory.roles.memory_server import MemoryServer
 from repertory.specs import Field
 from repertory.topologies.parts import GUARD
@@ -91,9 +91,9 @@ def test_batches_are_neither_lost_nor_doubled_and_at_most_so_many_are_on_their_w
     sent = slots.writer()
 
     def memory() -> MemoryServer:
-        lesson = Lesson(2, per_call, replay=True, prioritized=True)
-        drawer = Drawer(tickets, Pacing(1e9, 2, 0), lesson, lambda _: 0.4, lambda: 10**6, seed=0)
-        return MemoryServer(drawer, slots.writer(), counters.stats(0), lambda _: None)
+        options = SamplerOptions(2, per_call, replay=True, prioritized=True)
+        sampler = BatchSampler(tickets, Pacing(1e9, 2, 0), options, lambda _: 0.4, lambda: 10**6, seed=0)
+        return MemoryServer(sampler, slots.writer(), counters.stats(0), lambda _: None)
 
     remembers, learns, stats = memory(), slots.reader(), counters.stats(1)
     held: Sample | None = None

@@ -90,7 +90,7 @@ class Group:
             self.unrolls,
             self.number,
             begin_unroll=self._begin_unroll,
-            core=self._core,
+            states=self._core,
             reader=lambda: self._alive("reader", self.number % 2),
             ring=lambda: self._alive("ring", None),
             dropped=self._drop,
@@ -112,7 +112,7 @@ class Group:
         self._alive("begin_unroll", None)
 
     def _core(self) -> NDArray[np.float32]:
-        return self._alive("core", self.core)
+        return self._alive("states", self.core)
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -214,7 +214,7 @@ def check(batch: UnrollBatch, wanted: list[list[Tick]], spec: EnvironmentSpec) -
         np.testing.assert_array_equal(batch.version[index], [tick.version for tick in ticks[:-1]])
         for e in range(environments):
             n = index * environments + e
-            np.testing.assert_array_equal(batch.core[n], ticks[0].core[e])
+            np.testing.assert_array_equal(batch.state[n], ticks[0].core[e])
             for t, tick in enumerate(ticks):
                 seen = tick.seen[e]
                 np.testing.assert_array_equal(batch.observation[t, n], seen.observation)
@@ -332,7 +332,7 @@ def one_group(rows: int = 3, depth: int = 2, environments: int = 2, ends: float 
 
 
 @pytest.mark.parametrize(
-    ("where", "lost", "kept"), [("begin_unroll", 0, 0), ("core", 0, 0), ("reader", 1, 0), ("ring", 0, 1)]
+    ("where", "lost", "kept"), [("begin_unroll", 0, 0), ("states", 0, 0), ("reader", 1, 0), ("ring", 0, 1)]
 )
 def test_a_writer_that_is_killed_between_two_unrolls_loses_no_slot(where: str, lost: int, kept: int) -> None:
     group, reader = one_group()
@@ -482,11 +482,11 @@ def test_a_batch_is_the_oldest_unrolls_of_its_reader_once_there_are_enough() -> 
     group, _ = one_group(depth=4)
     rings: list[int] = []
     batches, other = batches_of(group, 2, rings), batches_of(group, 1, rings, reader=1)
-    batches.page.played(25)
+    batches.stats.played(25)
     for _ in range(4):
         group.play()
     assert batches.take() is None
-    assert batches.page.row["queue"] == 1 + 1, "stored plus one"
+    assert batches.stats.row["queue"] == 1 + 1, "stored plus one"
     while len(group.finished) < 4:
         group.play()
     assert other.take() is None
@@ -495,7 +495,7 @@ def test_a_batch_is_the_oldest_unrolls_of_its_reader_once_there_are_enough() -> 
     assert batch is not None
     check(batch, wanted, group.unrolls.spec)
     assert (float(batch.entropy), batch.updates) == (0.25, 4)
-    assert (batches.page.row["queue"], len(group.unrolls.ready()), rings) == (4 + 1, 4, [])
+    assert (batches.stats.row["queue"], len(group.unrolls.ready()), rings) == (4 + 1, 4, [])
     batches.give_back(batch)
     again = batches.take()
     assert again is not None
@@ -515,11 +515,11 @@ def test_unrolls_of_too_old_weights_are_dropped_and_counted() -> None:
     version[slots, 3] = 0  # of the last row nothing but the observation counts
     version[slots[1], 1] = 89  # one old step is enough
     version[slots[2], 1] = 90
-    batches.page.learned(100)
+    batches.stats.learned(100)
     batch = batches.take()
     assert batch is not None
     np.testing.assert_array_equal(batch.slots, [slots[0], slots[2]])
-    assert (int(batches.page.row["dropped_stale"]), rings) == (1, [1])
+    assert (int(batches.stats.row["dropped_stale"]), rings) == (1, [1])
     np.testing.assert_array_equal(np.sort(group.unrolls.ready()), np.sort(slots[[0, 2, 3]]))
 
 

@@ -33,11 +33,11 @@ def test_every_step_follows_the_physics_and_is_counted_for_who_played_it(envs_pe
         assert found.problems() == []
         for rank, actor in enumerate(found.group.actors):
             steps, ends = found.steps_in_lanes(rank)
-            assert actor.page.own_env_steps == steps > 500
-            assert int(actor.page.row["episodes"]) == ends > 5
-            lengths = actor.page.row["episode_length"][: min(ends, RECENT)]
-            assert (lengths == actor.page.row["episode_return"][: min(ends, RECENT)]).all(), "each step is worth 1"
-            assert int(actor.page.row["work"]) >= steps / envs_per_actor
+            assert actor.stats.own_env_steps == steps > 500
+            assert int(actor.stats.row["episodes"]) == ends > 5
+            lengths = actor.stats.row["episode_length"][: min(ends, RECENT)]
+            assert (lengths == actor.stats.row["episode_return"][: min(ends, RECENT)]).all(), "each step is worth 1"
+            assert int(actor.stats.row["work"]) >= steps / envs_per_actor
         assert 6_000 <= found.env_steps <= 6_000 + found.wiring.plan.environments
         assert table["idle_s"][: len(found.group.actors)].max() < 5
 
@@ -156,8 +156,8 @@ def test_workers_with_failing_environments_begin_anew_and_the_others_play_on() -
         assert all(f"environment 0 of worker {rank} (seed " in what for rank, what in found.failures)
         assert found.problems() == []
         for rank, actor in enumerate(found.group.actors):
-            assert actor.page.own_env_steps == found.steps_in_lanes(rank)[0]
-            assert int(actor.page.row["starts"]) == 1 + [who for who, _ in found.failures].count(rank)
+            assert actor.stats.own_env_steps == found.steps_in_lanes(rank)[0]
+            assert int(actor.stats.row["starts"]) == 1 + [who for who, _ in found.failures].count(rank)
 
 
 def test_environments_that_fail_while_they_begin_end_the_group() -> None:
@@ -184,7 +184,7 @@ def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_
             return step(action)
 
         stuck.environments._steps[0] = hang  # type: ignore[attr-defined]
-        beats, played = found.table["beat"][:4], stuck.page.own_env_steps
+        beats, played = found.table["beat"][:4], stuck.stats.own_env_steps
         found.go_on(entered.is_set)
         others, beaten, steps = [0, 1, 3], beats.copy(), found.env_steps
 
@@ -193,12 +193,12 @@ def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_
 
         found.go_on(others_go_on)
         assert beats[2] == beaten[2]
-        assert stuck.page.own_env_steps <= played + 1
+        assert stuck.stats.own_env_steps <= played + 1
         assert found.table["place"][:4, 0].tolist()[2] == 0
         assert found.table["place"][2, 3] == stuck.rank
         threading.Timer(0.2, release.set).start()
         found.threads.settle()
-        assert stuck.page.own_env_steps == found.steps_in_lanes(2)[0] > played, "what was under way is stored"
+        assert stuck.stats.own_env_steps == found.steps_in_lanes(2)[0] > played, "what was under way is stored"
         assert found.problems() == []
 
 

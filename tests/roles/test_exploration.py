@@ -107,7 +107,7 @@ class Steady:
 
     def submit(self, observation: Any, mask: NDArray[np.bool_] | None) -> None:  # noqa: ARG002
         assert mask is not None
-        self.answer, self.wait = mask.argmax(axis=1), self.delay
+        self.reply, self.wait = mask.argmax(axis=1), self.delay
         self.asked += 1
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
@@ -160,7 +160,7 @@ def test_actor_takes_no_illegal_action(taxis: Referee) -> None:
     agent, weights = q_agent(taxis.spec), Lent()
     weights.publish(0, agent.init(0).weights)
     actor = actor_of(taxis, LocalPolicy(agent, weights, seed=0, rank=0), 0.3)
-    while actor.page.env_steps < 20_000:
+    while actor.stats.env_steps < 20_000:
         actor.step()
     assert taxis.illegal == 0
     assert (taxis.taken > 0).all()
@@ -216,7 +216,7 @@ def test_actor_asks_once_and_waits_for_the_answer(taxis: Referee) -> None:
     actor = actor_of(taxis, policy, 0.0)
     assert [actor.step() for _ in range(6)] == [False, False, True, False, True, False]
     assert policy.asked == 3
-    assert actor.page.env_steps == 20
+    assert actor.stats.env_steps == 20
 
 
 class Countdown(gym.Env[Any, Any]):

@@ -23,7 +23,7 @@ from inference_parts import (
     server_of,
     vector_of,
 )
-from repertory.roles.answers import SampledActions
+from repertory.roles.inference import SampledActions
 from repertory.roles.inference_server import InferenceServer
 
 
@@ -73,14 +73,14 @@ def test_every_reply_goes_to_the_client_that_asked(seed: int, clients: int, serv
 
 def test_requests_are_replied_to_in_few_sizes_of_batches() -> None:
     mailbox, echo = mailbox_of(13), Echo()
-    server = server_of(mailbox, answers=echo)
+    server = server_of(mailbox, inference=echo)
     for count in (13, 7, 1, 4):
         echo.sizes = []
         policies = [policy_of(mailbox, client) for client in range(count)]
         for client, policy in enumerate(policies):
             policy.submit(np.full((ENVIRONMENTS, 3), client, np.float32), everything_legal())
         assert server.step()
-        assert server.page.row["queue"] == count + 1
+        assert server.stats.row["queue"] == count + 1
         assert not server.step()
         assert [policy.poll().tolist() for policy in policies] == [[a] * ENVIRONMENTS for a in range(count)]  # type: ignore[union-attr]
         assert sum(echo.sizes) == count * ENVIRONMENTS
@@ -113,7 +113,7 @@ def test_a_server_waits_for_more_clients_but_not_for_ever() -> None:
 
 def test_weights_are_fetched_before_each_reply_and_loaded_only_if_they_are_new() -> None:
     mailbox, echo, weights = mailbox_of(1), Echo(), published(np.zeros(2, np.float32), 3)
-    server, policy = server_of(mailbox, answers=echo, weights=weights), policy_of(mailbox, 0)
+    server, policy = server_of(mailbox, inference=echo, weights=weights), policy_of(mailbox, 0)
     publisher = weights.writer(Rank())
     versions = []
     for version in (3, 3, 5, 5):
@@ -132,7 +132,7 @@ def test_a_servers_stream_of_samples_goes_on_where_it_was() -> None:
 
     def server(seed: int) -> tuple[InferenceServer, Callable[[], Any]]:
         mailbox, weights = mailbox_of(1), published(vector_of(agent))
-        made = server_of(mailbox, answers=SampledActions(agent, np.random.default_rng(seed)), weights=weights)
+        made = server_of(mailbox, inference=SampledActions(agent, np.random.default_rng(seed)), weights=weights)
         policy = policy_of(mailbox, 0)
 
         def ask() -> Any:

@@ -34,8 +34,8 @@ from repertory.channels.channel import allocate
 from repertory.environments.factory import make
 from repertory.experience.unrolls import UnrollStorage, UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.answers import SampledActions
-from repertory.roles.learner import lesson
+from repertory.roles.inference import SampledActions
+from repertory.roles.learner import agent_batch
 from repertory.roles.policies import SamplingPolicy
 from repertory.roles.ports import Unwatched
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
@@ -69,10 +69,10 @@ def test_states_are_carried_from_step_to_step_and_survive_a_new_server(local: bo
         policies[-1].pull()
     references = [Reference(agent, vector) for _ in range(clients)]
     sampled = SampledActions(agent, np.random.default_rng(1))
-    server = server_of(mailbox, answers=sampled, weights=weights)
+    server = server_of(mailbox, inference=sampled, weights=weights)
     for tick in range(12):
         if tick in (4, 9):
-            server = server_of(mailbox, answers=SampledActions(agent, rng), weights=weights)
+            server = server_of(mailbox, inference=SampledActions(agent, rng), weights=weights)
         who = [0, 1] if tick % 3 else [0, 1, 2]
         wanted = []
         for client in who:
@@ -88,7 +88,7 @@ def test_states_are_carried_from_step_to_step_and_survive_a_new_server(local: bo
             assert mask[np.arange(ENVIRONMENTS), action].all()
             extras = policies[client].extras(action)
             np.testing.assert_allclose(extras[0], log_probabilities_of(rows, action), rtol=1e-5, atol=1e-5)
-            states = policies[client].core if local else mailbox.asker().states(client)
+            states = policies[client].states if local else mailbox.asker().states(client)
             np.testing.assert_allclose(states, references[client].state, rtol=1e-5, atol=1e-5)
             assert policies[client].version == 7
 
@@ -133,7 +133,7 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         unrolls,
         index,
         begin_unroll=policy.pull,
-        core=lambda: policy.core if local else mailbox.asker().states(index),
+        states=lambda: policy.states if local else mailbox.asker().states(index),
         reader=lambda: 0,
         ring=lambda: None,
         dropped=lambda: None,
@@ -151,7 +151,7 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         watch=Unwatched(),
     )
     actor.restart([1, 2, 3])
-    server = server_of(mailbox, answers=SampledActions(agent, np.random.default_rng(1)), weights=newest)
+    server = server_of(mailbox, inference=SampledActions(agent, np.random.default_rng(1)), weights=newest)
     seen: Counter[str] = Counter()
     for _ in range(300):
         actor.step()
@@ -159,17 +159,17 @@ def test_what_is_learned_from_has_the_probabilities_it_was_played_with(local: bo
         for slot in unrolls.ready():
             batch = unrolls.gather(np.array([slot]), 0.9, 0.01, agent.state_size, 1)
             unrolls.free(np.array([slot]))
-            played, corrected = (float(losses()[name](weights, lesson(batch))) for name in ("none", "vtrace"))
+            played, corrected = (float(losses()[name](weights, agent_batch(batch))) for name in ("none", "vtrace"))
             np.testing.assert_allclose(corrected, played, rtol=1e-4)
             off = batch._replace(log_prob=batch.log_prob + 0.01 * batch.weight)
-            assert abs(float(losses()["vtrace"](weights, lesson(off))) - played) > 1e-3 * abs(played)
+            assert abs(float(losses()["vtrace"](weights, agent_batch(off))) - played) > 1e-3 * abs(played)
             ended = (batch.weight[1:-1] == 0) & (batch.weight[:-2] == 1)
             seen.update(
                 unrolls=1,
                 terminated=int((ended & (batch.discount[:-2] == 0)).sum()),
                 truncated=int((ended & (batch.discount[:-2] > 0)).sum()),
                 begun=int(batch.first[1:].sum()),
-                carried=int((np.abs(batch.core).sum(axis=1) > 0).sum()),
+                carried=int((np.abs(batch.state).sum(axis=1) > 0).sum()),
             )
     assert seen["unrolls"] > 20
     assert min(seen.values()) > 3, seen

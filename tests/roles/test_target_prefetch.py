@@ -139,7 +139,7 @@ def test_answers_that_come_too_late_are_done_without(monkeypatch: pytest.MonkeyP
             made.step()
         gate.set()
         assert isinstance(made.prefetch, Counted)
-        assert made.page.updates == 6
+        assert made.stats.updates == 6
         assert made.prefetch.known == 0
 
 

@@ -216,7 +216,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --topology impala --agent.unrol 8", "did you mean '--agent.unroll'?"),
         ("train CartPole-v1 --topology impala --agent.batch-size 8", "agent 'impala' has no option --agent.batch-size"),
         ("train CartPole-v1 --network.hiden 3", "unknown option --network.hiden; did you mean '--network.hidden'?"),
-        ("train CartPole-v1 --network.core 8", "are for actor-critic agents: a3c, impala, appo"),
+        ("train CartPole-v1 --network.lstm-size 8", "are for actor-critic agents: a3c, impala, appo"),
         ("train CartPole-v1 --topology impala --agent.minibatches 99", "is more than --agent.batch-unrolls 16"),
         (
             "train CartPole-v1 --topology sample_factory --envs-per-actor 3",
@@ -257,7 +257,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "--topology.groups 2 is for agents that learn from unrolls",
         ),
         ("train CartPole-v1 --topology seed_rl --agent dqn --agent.noisy", "noisy networks would not explore"),
-        ("train CartPole-v1 --topology impala --network.core 4 --network.separate", "exclude each other"),
+        ("train CartPole-v1 --topology impala --network.lstm-size 4 --network.separate", "exclude each other"),
         ("resume absent", "there is no run 'absent'; there are no runs in runs"),
         ("evaluate absent", "there is no run 'absent'; there are no runs in runs"),
     ],
@@ -358,7 +358,7 @@ def test_checkpoints_of_an_earlier_format_are_refused(capsys: pytest.CaptureFixt
 
 ANY_NUMBER = {"target_score", "agent.value_min", "agent.value_max"}
 MAY_BE_ZERO = ANY_NUMBER | {
-    "seed", "threads", "restarts", "network.core", "agent.learning_starts", "agent.epsilon_steps",
+    "seed", "threads", "restarts", "network.lstm_size", "agent.learning_starts", "agent.epsilon_steps",
     "agent.max_gradient_norm", "agent.importance_steps", "agent.learning_rate_end", "agent.learning_rate_steps",
     "agent.discount", "agent.target_tau", "agent.epsilon_start", "agent.epsilon_end", "agent.priority_exponent",
     "agent.importance_exponent", "agent.ratio_clip", "agent.entropy", "agent.entropy_end", "agent.entropy_steps",

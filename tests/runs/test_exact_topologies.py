@@ -25,7 +25,7 @@ ALONE = LANES.replace("60", "40") + " --actors 1"
 ONCE = "--actors 1 --agent.no-replay --agent.n-step 3 --agent.epsilon-steps 300"
 HOGWILD = "--topology.target-steps 100 --agent.epsilon-steps 300"
 UNROLLS = "--agent.unroll 5 --agent.batch-unrolls 4"
-LSTM = "--network.core 8"
+LSTM = "--network.lstm-size 8"
 
 VARIANTS = {
     "single": ALONE,

@@ -35,7 +35,7 @@ SHORT = words(
 UNROLLS = words(
     "--topology impala --engine inline --actors 1 --envs-per-actor 2 --agent.unroll 5 --agent.batch-unrolls 2 "
     "--env-steps 200 --eval-every 200 --eval-episodes 2 --eval-max-steps 40 --log-every 200 --quiet "
-    "--network.hidden 16 --network.core 8"
+    "--network.hidden 16 --network.lstm-size 8"
 )
 ENVIRONMENT = """
 import gymnasium as gym

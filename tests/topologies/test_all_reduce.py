@@ -84,7 +84,7 @@ def test_a_round_that_is_given_up_takes_nothing_from_what_is_still_to_be_sent(co
     driver = inline_run("all_reduce", {"compression": compression}, env_steps=10**6)
     replica: Replica = roles(driver, Replica)[0]
     play(driver, 600)
-    acting = turns(driver)["rank 0"]
+    acting = turns(driver)["replica 0"]
     while replica._waiting is None:  # the others do not come
         before = np.array(replica._residual)
         for role in acting:

@@ -19,7 +19,7 @@ from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
 from repertory.roles.exploration import ladder
 from repertory.roles.gradient_worker import GradientWorker
-from repertory.roles.learner import Learner, lesson
+from repertory.roles.learner import Learner, agent_batch
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.replica import Replica
 from repertory.runs.presets import defaults, known
@@ -183,7 +183,7 @@ def test_errors_of_every_batch_come_back_to_the_replay_once() -> None:
     driver = inline_run("apex")
     memory: MemoryServer = roles(driver, MemoryServer)[0]
     learner: Learner = roles(driver, Learner)[0]
-    replay: Any = memory.drawer.experience
+    replay: Any = memory.sampler.experience
     update, told = replay.update_priorities, []
     release, learned = learner.batches.release, []
 
@@ -223,7 +223,7 @@ def test_priority_of_each_step_is_the_error_that_was_found_for_it(topology: str)
 
     def releasing(sample: Any, priority: Any) -> None:
         release(sample, priority)
-        batch = lesson(sample.flat())
+        batch = agent_batch(sample.flat())
         for row in range(len(batch.action)):
             one = Transitions(*[None if x is None else x[row : row + 1] for x in batch])
             error = float(driver.agent.gradient(start.weights, start.target, one, key)[1].priority[0])

@@ -78,11 +78,11 @@ def test_nobody_plays_before_all_are_ready_and_a_checkpoint_does_not_wait_for_an
     assert driver.counters.env_steps == paused_at
     driver.start()
     play(driver, paused_at + 500)
-    assert driver.answer() is None
+    assert driver.next_evaluation() is None
     gate.touch()
     end = time.monotonic() + 60
     for _ in driver.rounds():
-        if driver.answer() is not None:
+        if driver.next_evaluation() is not None:
             break
         assert time.monotonic() < end
     assert driver.restarts == 0

@@ -184,7 +184,7 @@ def test_ends_in_several_environments_do_not_shorten_a_segment(whole: bool) -> N
 def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
     """Step by step by hand, with the weights of the segment's start; sums in another order, so 1e-4 of a change."""
     driver = inline_run("hogwild", {"method": method, "target_steps": 50}, actors=1, envs_per_actor=1, env_steps=10**6)
-    actor, worker = turns(driver)["thread 0"]
+    actor, worker = turns(driver)["worker 0"]
     assert isinstance(worker, HogwildWorker)
     agent, store, taken = driver.agent, shared_state(driver), []
     take = worker._take
@@ -192,11 +192,11 @@ def test_worker_applies_the_sum_of_its_steps_gradients(method: str) -> None:
     key, checked = jax.random.key(0), 0
     start = copied(store.live())
     while checked < 40:
-        updates = worker.page.updates
+        updates = worker.stats.updates
         actor.step()
         target = np.array(store.live().target)
         worker.step()
-        if worker.page.updates == updates:
+        if worker.stats.updates == updates:
             continue
         total: Any = 0.0
         for sample, _ in filter(None, taken):
@@ -231,7 +231,7 @@ def test_target_is_copied_once_in_so_many_env_steps_of_all_workers(method: str) 
     target, copies = live.target.copy(), []
     workers = turns(driver)
     while driver.counters.env_steps < 1_500:
-        for name in ("thread 0", "thread 1", "thread 2"):
+        for name in ("worker 0", "worker 1", "worker 2"):
             for role in workers[name]:
                 role.step()
                 if not np.array_equal(live.target, target):

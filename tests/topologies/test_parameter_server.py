@@ -257,9 +257,9 @@ def test_importance_of_a_workers_own_replay_rises_with_everybodys_steps() -> Non
     driver = inline_run("parameter_server", agent=rising)
     play(driver, 900)
     for worker in roles(driver, GradientWorker):
-        drawer = worker.batches
-        assert drawer.env_steps() == pytest.approx(300, abs=10)
-        assert drawer.importance(drawer.env_steps()) == pytest.approx(0.4 + 0.6 * 900 / 1_200, abs=0.02)
+        sampler = worker.batches
+        assert sampler.env_steps() == pytest.approx(300, abs=10)
+        assert sampler.importance(sampler.env_steps()) == pytest.approx(0.4 + 0.6 * 900 / 1_200, abs=0.02)
     driver.close()
 
 
@@ -281,7 +281,7 @@ def test_gradients_of_weights_older_than_the_limit_are_dropped_and_counted(shard
         assert moved == (age <= 3)
         assert servers[0].version == version + (age <= 3)
         dropped += age > 3
-        assert [int(server.page.row["dropped_stale"]) for server in servers] == [dropped] * shards
+        assert [int(server.stats.row["dropped_stale"]) for server in servers] == [dropped] * shards
         assert worker.free, "a dropped gradient is taken all the same"
     driver.close()
 
@@ -355,8 +355,8 @@ def test_gradients_of_outlying_losses_are_dropped_and_counted_and_those_that_are
     play(driver, env_steps=5_500)
     driver.close()
     assert made > 180
-    assert int(worker.page.row["dropped_outlier"]) == 2
-    assert int(worker.page.row["skipped"]) == 3
+    assert int(worker.stats.row["dropped_outlier"]) == 2
+    assert int(worker.stats.row["skipped"]) == 3
     assert len([rank for rank, _ in notebook.pushed if rank == 0]) == made - 5
 
 

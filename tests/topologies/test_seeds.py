@@ -17,7 +17,7 @@ from repertory.engines import make_driver
 from repertory.environments import factory
 from repertory.roles.actor import Actor
 from repertory.runs.config import change
-from repertory.runs.launch import stage
+from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 
 SHORT = words(
@@ -70,7 +70,7 @@ def test_same_seed_makes_the_same_run_and_another_seed_another(
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Acrobot-v1"])
 def test_no_two_environments_share_a_stream(environment: str) -> None:
     wishes = {"envs_per_actor": 32, "network": {"hidden": [8]}}
-    driver = make_driver("inline", stage(change(defaults(environment), wishes))[1])
+    driver = make_driver("inline", prepare(change(defaults(environment), wishes))[1])
     driver.start()
     seen = [row.copy() for actor in roles(driver, Actor) for row in actor.observation]
     for _, _ in zip(range(20), driver.rounds(), strict=False):

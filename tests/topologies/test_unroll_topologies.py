@@ -32,7 +32,7 @@ from repertory.topologies import parts
 from repertory.topologies.plan import Plan
 
 Wishes = dict[str, Any]
-LSTM = {"network": {"hidden": [8], "core": 4}}
+LSTM = {"network": {"hidden": [8], "lstm_size": 4}}
 RUNS: dict[str, tuple[str, Wishes]] = {
     "a3c": ("a3c", {"actors": 2}),
     "a3c-lstm": ("a3c", {"actors": 2, **LSTM}),
@@ -42,7 +42,7 @@ RUNS: dict[str, tuple[str, Wishes]] = {
     "impala-lstm": ("impala", LSTM),
     "impala-2-learners": ("impala", {"own": {"learners": 2}}),
     "impala-2-learners-lstm": ("impala", {"own": {"learners": 2}, **LSTM}),
-    "impala-own-lstm": ("impala", {"network": {"module": "pictures:build", "core": 4}}),
+    "impala-own-lstm": ("impala", {"network": {"module": "pictures:build", "lstm_size": 4}}),
     "seed_rl": ("seed_rl", {}),
     "seed_rl-lstm": ("seed_rl", LSTM),
     "seed_rl-patient": ("seed_rl", {"own": {"inference_least": 2}}),
@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[str, Wishes]] = {
     "sample_factory": ("sample_factory", {"own": {"groups": 2}, "agent": {"epochs": 2, "minibatches": 2}}),
     "sample_factory-lstm": ("sample_factory", {"own": {"groups": 2, "policy_workers": 2}, **LSTM}),
 }
-CLOCKED = ("learned/", "counters/answer_s", "counters/idle_s")
+CLOCKED = ("learned/", "counters/reply_s", "counters/idle_s")
 """What a clock decides: when a learner saves its state, too; the state itself is compared where it is settled."""
 every_run = pytest.mark.parametrize("name", RUNS)
 
@@ -220,7 +220,7 @@ def test_numbers_at_work_may_change_at_any_time_and_nobody_waits_for_ever(seed: 
 
         play(driver, watch=watch)
         at_work[:] = 2
-        assert all(trainer.page.row["gradients"] > 5 for trainer in roles(driver, HogwildWorker))
+        assert all(trainer.stats.row["gradients"] > 5 for trainer in roles(driver, HogwildWorker))
 
 
 @pytest.mark.parametrize(("batch", "queue"), [(4, 2), (6, 1), (8, 1)])
@@ -259,7 +259,7 @@ def test_lone_agent_divides_its_unrolls_among_all_trainers(unroll: int) -> None:
     options, agent = {"trainers": 2, "queue": 1}, {"unroll": unroll, "batch_unrolls": 2}
     with closed_after(inline_run("ga3c", options, agent, actors=1, env_steps=500)) as driver:
         play(driver)
-        made = [int(trainer.page.row["gradients"]) for trainer in roles(driver, HogwildWorker)]
+        made = [int(trainer.stats.row["gradients"]) for trainer in roles(driver, HogwildWorker)]
         assert max(made) - min(made) <= 1, made
 
 
@@ -350,7 +350,7 @@ def test_worker_takes_its_gradient_at_the_weights_that_acted(extra: Wishes) -> N
                 began[index] = shared.latest()[1]
 
             writer.begin_unroll = begin
-            remember(worker.source, taken, lambda worker=worker: worker.page.updates)
+            remember(worker.source, taken, lambda worker=worker: worker.stats.updates)
         key = jax.random.key(0)
         while checked < 60:
             for index, (actor, worker) in enumerate(threads):
@@ -367,7 +367,7 @@ def test_worker_takes_its_gradient_at_the_weights_that_acted(extra: Wishes) -> N
                 change = np.abs(np.asarray(after.weights) - np.asarray(before.weights)).max()
                 assert change > 0
                 np.testing.assert_allclose(shared.live().weights, after.weights, rtol=0, atol=1e-4 * change)
-                assert worker.page.row["lag"][:5].max() == 0
+                assert worker.stats.row["lag"][:5].max() == 0
                 checked += 1
                 moved += not np.array_equal(acted, before.weights)
         assert moved > 20, "at the live weights the gradient would have been another"
@@ -426,7 +426,7 @@ def test_two_learners_stay_equal_to_the_bit_and_make_the_update_of_their_mean_gr
 def test_thread_that_starts_again_drops_what_was_played_with_weights_that_are_gone() -> None:
     with closed_after(inline_run("a3c", actors=1)) as driver:
         unrolls, table = unrolls_of(driver.wiring), driver.wiring.counters.arrays
-        actor, _ = turns(driver)["thread 0"]
+        actor, _ = turns(driver)["worker 0"]
         while not len(unrolls.ready()):
             actor.step()
         for dropped in (1, 1):  # the second time nothing waits

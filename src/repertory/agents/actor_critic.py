@@ -121,7 +121,7 @@ def make_actor_critic(
     strategy = choose_strategy(network, spec.observation, device(), threads)
     module = build_policy_network(network, spec.observation, spec.actions)
     layout = measure_layout(module, spec.observation, spec.actions + 1, network)
-    model = Model(module, spec.actions, 2 * network.core)
+    model = Model(module, spec.actions, 2 * network.lstm_size)
     loss = partial(rollout_loss, options, model)
 
     def respond(

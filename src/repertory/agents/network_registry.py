@@ -125,9 +125,9 @@ def build_policy_network(options: NetworkOptions, spec: ObservationSpec, actions
     if options.start == "auto" and choose_kind(options, spec).name in CONVOLUTIONS:
         options = replace(options, start="he")
     gains = [POLICY_GAIN] * actions + [1.0]
-    if options.core:
-        inner = build_network(options, spec, (options.core,), False, (math.sqrt(2),))
-        return Recurrent(inner, options.core, actions + 1, first_weights(options, gains)[1])
+    if options.lstm_size:
+        inner = build_network(options, spec, (options.lstm_size,), False, (math.sqrt(2),))
+        return Recurrent(inner, options.lstm_size, actions + 1, first_weights(options, gains)[1])
     if options.separate:
         policy = build_network(options, spec, (actions,), False, gains[:-1])
         return Separate(policy, build_network(options, spec, (1,), False))

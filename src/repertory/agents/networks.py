@@ -42,7 +42,7 @@ class NetworkOptions:
     """Widths of the hidden layers of an `mlp`."""
     module: str | None = None
     """Your own Flax module: `path/file.py:build` or `package.module:build`, where `build(outputs)` returns it."""
-    core: NonNegative[int] = 0
+    lstm_size: NonNegative[int] = 0
     """Actor-critic agents: width of an LSTM between the network and its outputs; 0 = none."""
     separate: bool = False
     """Actor-critic agents: policy and value share no layer."""
@@ -55,8 +55,8 @@ class NetworkOptions:
         """Refuse options that contradict each other."""
         if not self.hidden or min(self.hidden) < 1:
             raise UserError(f"--network.hidden needs widths above 0, not {self.hidden}")
-        if self.core and self.separate:
-            raise UserError("--network.core and --network.separate exclude each other: both would want the last layers")
+        if self.lstm_size and self.separate:
+            raise UserError("--network.lstm-size and --network.separate exclude each other: choose one")
 
 
 class NoisyDense(nn.Module):

@@ -120,7 +120,7 @@ def choose_strategy(network: NetworkOptions, observation: ObservationSpec, devic
     if device != "cpu":
         return Strategy()
     kind = choose_kind(network, observation)
-    plain = kind.build is None and not network.core and not network.separate
+    plain = kind.build is None and not network.lstm_size and not network.separate
     numeric = len(observation.parts) == 1 and observation.parts[0].kind != "category"
     numpy = plain and numeric and kind.name == "mlp"
     cached = plain and kind.name in CONVOLUTIONS

@@ -56,8 +56,8 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "norm_sum": ("float64", ()),
     "clipped": ("int64", ()),
     "queue": ("int64", ()),  # what waits for this worker, and one more; 0 = nothing ever waits for it
-    "answers": ("int64", ()),  # requests to the policy, and how long the replies took
-    "answer_s": ("float64", ()),
+    "replies": ("int64", ()),  # requests to the policy, and how long the replies took
+    "reply_s": ("float64", ()),
     "idle_s": ("float64", ()),
     "work": ("int64", ()),
 }
@@ -293,10 +293,10 @@ class WorkerStats:
         self.row[name][np.arange(count, count + values.size) % RECENT] = values
         self.row[f"{name}s"] = count + values.size
 
-    def answered(self, seconds: float) -> None:
+    def replied(self, seconds: float) -> None:
         """The policy took so long to answer."""
-        self.row["answers"] += 1
-        self.row["answer_s"] += seconds
+        self.row["replies"] += 1
+        self.row["reply_s"] += seconds
 
     def loss(self, loss: Any, entropy: Any = 0.0, value: Any = 0.0) -> None:
         """Losses of one or several updates, with the policy's entropy and the mean absolute value of each.

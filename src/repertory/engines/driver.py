@@ -165,7 +165,7 @@ class Driver:
         self.evaluations.ask(index, seconds, urgent=urgent)
         self.host.evaluate()
 
-    def answer(self) -> Evaluated | None:
+    def next_evaluation(self) -> Evaluated | None:
         """The next evaluation that is done."""
         return self.evaluations.reply()
 

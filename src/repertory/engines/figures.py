@@ -39,9 +39,9 @@ class Figures:
             found |= channel.metrics()
         for name in topology.counts:
             found |= _age(now, before) if name == "gradient_age" else {name: int(now[name].sum())}
-        answers = int((now["answers"] - before["answers"]).sum())
+        answers = int((now["replies"] - before["replies"]).sum())
         if answers:
-            found["answer_ms"] = float((now["answer_s"] - before["answer_s"]).sum()) / answers * 1e3
+            found["reply_ms"] = float((now["reply_s"] - before["reply_s"]).sum()) / answers * 1e3
         for group in topology.workers:
             found |= self._worker(group.name, now, before, seconds)
         return found

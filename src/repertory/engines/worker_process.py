@@ -177,7 +177,7 @@ class WorkerProcess:
     def _actor_threads(self) -> ActorThreads:
         return ActorThreads(
             self.wiring.build_group(list(self._contexts.values())),
-            begin=lambda actor: self._contexts[actor.page.worker].begin(actor),
+            begin=lambda actor: self._contexts[actor.stats.worker].begin(actor),
             recover=self._recover,
             wake=self.bell.ring,
             dismissed=self._dismissed,
@@ -255,7 +255,7 @@ class WorkerProcess:
 
     def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
         """New environments, new episodes, a fresh seed; the half episode is joined to none."""
-        stats, played = actor.page, actor.page.own_env_steps
+        stats, played = actor.stats, actor.stats.own_env_steps
         failed_at, failures = self._failures.get(stats.worker, (-1, 0))
         failures = failures + 1 if played == failed_at else 1
         self._failures[stats.worker] = (played, failures)

@@ -36,7 +36,7 @@ class UnrollBatch(NamedTuple):
     weight: NDArray[np.float32]
     first: NDArray[np.bool_]
     mask: NDArray[np.bool_] | None
-    core: NDArray[np.float32]
+    state: NDArray[np.float32]
     entropy: NDArray[np.float32]
     slots: Indices
     version: NDArray[np.int64]
@@ -76,7 +76,7 @@ class UnrollStorage:
 
     @staticmethod
     def fields(
-        spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, core: int
+        spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, state_size: int
     ) -> dict[str, Field]:
         """What has to be allocated."""
         slots, seen = writers * depth, spec.observation
@@ -89,7 +89,7 @@ class UnrollStorage:
             "log_prob": Field(grid, "float32", commit="filled"),
             "age": Field(grid, "int32", commit="filled"),
             "version": Field((slots, rows + 1), "int64", commit="filled"),
-            "core": Field((slots, environments, max(1, core)), "float32", commit="filled"),
+            "state": Field((slots, environments, max(1, state_size)), "float32", commit="filled"),
             "filled": Field((slots,), "int64"),
             "freed": Field((slots,), "int64", "reader"),
             "sequence": Field((slots,), "int64", commit="filled"),
@@ -126,7 +126,7 @@ class UnrollStorage:
         ready, writing = int((self.filled > self.freed).sum()), int((self.arrays["progress"] > 0).sum())
         return Census(self.count - ready - writing, ready, writing)
 
-    def gather(self, slots: Indices, discount: float, entropy: float, core: int, updates: int) -> UnrollBatch:
+    def gather(self, slots: Indices, discount: float, entropy: float, state_size: int, updates: int) -> UnrollBatch:
         """The unrolls in these slots, side by side."""
         flags = self._columns("flags", slots)
         weight = ((flags & FINAL) == 0).astype(np.float32)
@@ -141,7 +141,7 @@ class UnrollStorage:
             weight,
             age == 0,
             self._columns("mask", slots) if "mask" in self.arrays else None,
-            self.arrays["core"][slots].reshape(len(slots) * self.environments, -1)[:, :core],
+            self.arrays["state"][slots].reshape(len(slots) * self.environments, -1)[:, :state_size],
             np.float32(entropy),  # type: ignore[arg-type]
             slots,
             self.arrays["version"][slots, : self.rows],
@@ -173,7 +173,7 @@ class UnrollStorage:
 class UnrollWriter:
     """Where one group of environments writes its steps.
 
-    `begin_unroll` is called before the first step of each; `core` gives the recurrent states of that moment.
+    `begin_unroll` is called before the first step of each; `states` gives the recurrent states of that moment.
 
     A full unroll is handed over as soon as its last row is whole, which holds the observations to bootstrap from.
     Where all environments were stepped, `append` writes that row. Where some were only reset, `begin` does: it follows
@@ -186,13 +186,14 @@ class UnrollWriter:
         writer: int,
         *,
         begin_unroll: Callable[[], None],
-        core: Callable[[], NDArray[np.float32]],
+        states: Callable[[], NDArray[np.float32]],
         reader: Callable[[], int],
         ring: Callable[[], None],
         dropped: Callable[[], None],
     ) -> None:
         self.unrolls, self.writer = unrolls, writer
-        self.begin_unroll, self.core, self.reader, self.ring, self.dropped = begin_unroll, core, reader, ring, dropped
+        self.begin_unroll, self.states, self.reader = begin_unroll, states, reader
+        self.ring, self.dropped = ring, dropped
         own = writer * unrolls.depth + np.arange(unrolls.depth)
         self._own: list[int] = own.tolist()
         self._next = int(unrolls.filled[own].sum()) % unrolls.depth
@@ -217,8 +218,8 @@ class UnrollWriter:
         self.begin_unroll()
         arrays, depth = unrolls.arrays, unrolls.spec.observation.stack
         arrays["observation"][slot, :depth] = self._frames
-        states = self.core()
-        arrays["core"][slot, :, : states.shape[1]] = states
+        states = self.states()
+        arrays["state"][slot, :, : states.shape[1]] = states
         self._slot, self._row = slot, 0
         self._note()
         self._progress[0] = 1

@@ -24,7 +24,7 @@ class Record:
         self, experience: ExperienceSink, policy: Policy, pages: Sequence[WorkerStats], lanes: NDArray[np.int64]
     ) -> None:
         self.experience, self.policy, self.pages, self.lanes = experience, policy, pages, lanes
-        self.counters = GroupStats(pages[0].table, [page.worker for page in pages])
+        self.counters = GroupStats(pages[0].table, [stats.worker for stats in pages])
         self.share(np.zeros(lanes.shape), np.zeros(lanes.shape, np.int64))
 
     def share(self, returns: NDArray[np.float64], lengths: NDArray[np.int64]) -> None:
@@ -35,7 +35,7 @@ class Record:
     @classmethod
     def joined(cls, records: Sequence[Record]) -> Record:
         """One record for the actors of all, which share its arrays from now on."""
-        first, pages = records[0], [page for record in records for page in record.pages]
+        first, pages = records[0], [stats for record in records for stats in record.pages]
         whole = cls(first.experience, first.policy, pages, np.concatenate([record.lanes for record in records]))
         for at, record in enumerate(records):
             record.share(whole.returns[at : at + 1], whole.lengths[at : at + 1])
@@ -48,20 +48,20 @@ class Record:
 
     def store(self, actor: int, move: Move, step: Step) -> None:
         """What an actor's move led to."""
-        lanes, page, returns, lengths = self._rows[actor]
+        lanes, stats, returns, lengths = self._rows[actor]
         if step.no_boundary:
             self._append(lanes, move, step)
-            page.played(len(lanes))
+            stats.played(len(lanes))
             lengths += 1
             returns += step.reward
             return
-        page.played(self._append_stepped(lanes, move, step))
+        stats.played(self._append_stepped(lanes, move, step))
         begun = step.begun
         if np.count_nonzero(begun):
             mask = None if step.first_mask is None else step.first_mask[begun]
             self.experience.begin(lanes[begun], step.first[begun], mask)
             self.policy.reset(begun)
-        self._account(page, returns, lengths, step)
+        self._account(stats, returns, lengths, step)
 
     def store_several(self, actors: NDArray[np.int64], move: Move, step: Step) -> None:
         """The same for several actors, side by side; no episode ended or began."""
@@ -100,14 +100,16 @@ class Record:
         self._append(lanes, move, step)
         return taken
 
-    def _account(self, page: WorkerStats, returns: NDArray[np.float64], lengths: NDArray[np.int64], step: Step) -> None:
+    def _account(
+        self, stats: WorkerStats, returns: NDArray[np.float64], lengths: NDArray[np.int64], step: Step
+    ) -> None:
         """Returns and lengths of episodes, as they end."""
         lengths += step.stepped
         returns += step.reward * step.stepped
         ended = (step.terminated | step.truncated) & step.stepped
         if np.count_nonzero(ended):
             for reward, length in zip(returns[ended].tolist(), lengths[ended].tolist(), strict=True):
-                page.episode(reward, length)
+                stats.episode(reward, length)
             returns[ended] = 0.0
             lengths[ended] = 0
 
@@ -125,7 +127,7 @@ class Actor:
         environments: Environments,
         policy: Policy,
         experience: ExperienceSink,
-        page: WorkerStats,
+        stats: WorkerStats,
         epsilon: Callable[[int], float],
         *,
         first_lane: int,
@@ -137,10 +139,10 @@ class Actor:
         may_ask: Callable[[], bool] = lambda: True,
     ) -> None:
         self.environments, self.policy, self.experience = environments, policy, experience
-        self.page, self.epsilon, self.watch, self.may_play, self.may_ask = page, epsilon, watch, may_play, may_ask
+        self.stats, self.epsilon, self.watch, self.may_play, self.may_ask = stats, epsilon, watch, may_play, may_ask
         self.rank, self.rng = rank, generator(seed, rank, 1, start)
         self.lanes = first_lane + np.arange(environments.count)
-        self.record = Record(experience, policy, [page], self.lanes[None])
+        self.record = Record(experience, policy, [stats], self.lanes[None])
         self._exploration = EpsilonGreedy(policy, self.rng, environments.spec.actions)
         self._move: Move | None = None
 
@@ -181,7 +183,7 @@ class Actor:
         """The next move, once there is room to store it; None while the policy has not replied."""
         if self._exploration.pending:
             return self._exploration.poll()
-        return self._exploration.choose(self.observation, self.mask, self.epsilon(self.page.env_steps))
+        return self._exploration.choose(self.observation, self.mask, self.epsilon(self.stats.env_steps))
 
     def settle(self) -> None:
         """Nothing of an actor must be put away: its steps lie in the lanes."""
@@ -279,7 +281,7 @@ class ActorGroup:
     def _take_one(self, worker: int, move: Move, step: Step) -> None:
         actor = self.actors[worker]
         self.record.store(worker, move, step)
-        actor.page.count("work")
+        actor.stats.count("work")
         actor.observation, actor.mask = step.onward()
 
     def _take_several(self, played: Sequence[Played]) -> None:
@@ -321,7 +323,7 @@ class ActorGroup:
             move = actors[0].choose()
             assert move is not None, "the policy of a group replies at once"
             return [move]
-        env_steps = actors[0].page.env_steps
+        env_steps = actors[0].stats.env_steps
         rates = np.repeat([actor.epsilon(env_steps) for actor in actors], self._each)
         seen, mask = np.concatenate([actor.observation for actor in actors]), _joined([a.mask for a in actors])
         whole = self._exploration.choose(seen, mask, rates)

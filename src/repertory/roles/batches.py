@@ -19,7 +19,7 @@ from repertory.roles.ports import ExperienceSource
 
 
 @dataclass(frozen=True)
-class Lesson:
+class SamplerOptions:
     """How a learner draws: batches of `batch_size`, `updates_per_call` at a time, from a memory or as steps come."""
 
     batch_size: int
@@ -28,14 +28,14 @@ class Lesson:
     prioritized: bool
 
 
-class Drawer:
+class BatchSampler:
     """Draws batches when updates are owed; `env_steps` tells how many steps there were."""
 
     def __init__(
         self,
         experience: ExperienceSource,
         pacing: Pacing,
-        lesson: Lesson,
+        options: SamplerOptions,
         importance: Callable[[int], float],
         env_steps: Callable[[], int],
         *,
@@ -46,14 +46,14 @@ class Drawer:
     ) -> None:
         """`start` tells the streams of those apart that have the same rank, one after the other; `ring` wakes actors
         that wait for the learner."""
-        self.experience, self.pacing, self.lesson = experience, pacing, lesson
+        self.experience, self.pacing, self.options = experience, pacing, options
         self.importance, self.env_steps = importance, env_steps
         self.rng, self.ring = generator(seed, rank, 2, start), ring
         self._drawn: Sample | None = None
 
     def owed(self) -> bool:
         """Whether a whole call's updates are owed."""
-        return self.pacing.owed(self.env_steps()) >= self.lesson.updates_per_call
+        return self.pacing.owed(self.env_steps()) >= self.options.updates_per_call
 
     def take(self) -> Sample | None:
         """Batches for one call, if as many updates are owed."""
@@ -66,20 +66,20 @@ class Drawer:
 
     def ahead(self) -> None:
         """Draw what comes next while the last batch is learned from; prioritised ones wait for its priorities."""
-        if self.lesson.replay and not self.lesson.prioritized:
+        if self.options.replay and not self.options.prioritized:
             self._drawn = self._draw()
 
     def release(self, sample: Sample, priority: Any) -> None:
         """Hand priorities back, and let actors play on that were ahead of the learner."""
-        if self.lesson.prioritized:
+        if self.options.prioritized:
             self.experience.update_priorities(sample.lane, sample.slot, np.asarray(priority))
         self.ring()
 
     def example(self) -> Sample:
         """A sample of the right shapes, to compile with."""
-        rows = self.lesson.batch_size * self.lesson.updates_per_call
+        rows = self.options.batch_size * self.options.updates_per_call
         at = np.zeros(rows, np.int64)
-        return self.experience.gather(at, at, np.ones(rows, np.float32)).split(self.lesson.updates_per_call)
+        return self.experience.gather(at, at, np.ones(rows, np.float32)).split(self.options.updates_per_call)
 
     def give_back(self, sample: Sample) -> None:
         """It was not learned from after all, and is owed again."""
@@ -90,13 +90,13 @@ class Drawer:
         self._drawn = None
 
     def _draw(self) -> Sample | None:
-        lesson = self.lesson
-        if not lesson.replay:
-            sample = self.experience.next(lesson.batch_size)
+        options = self.options
+        if not options.replay:
+            sample = self.experience.next(options.batch_size)
             return None if sample is None else sample.split(1)
-        size = lesson.batch_size * lesson.updates_per_call
-        beta = self.importance(self.env_steps()) if lesson.prioritized else 0.0
-        return self.experience.sample(size, self.rng, beta, lesson.updates_per_call).split(lesson.updates_per_call)
+        size = options.batch_size * options.updates_per_call
+        beta = self.importance(self.env_steps()) if options.prioritized else 0.0
+        return self.experience.sample(size, self.rng, beta, options.updates_per_call).split(options.updates_per_call)
 
     def state(self) -> dict[str, Any]:
         """The stream of draws, and how many updates were made."""
@@ -118,19 +118,19 @@ class UnrollBatches:
         self,
         unrolls: UnrollStorage,
         size: int,
-        page: WorkerStats,
+        stats: WorkerStats,
         *,
         reader: int,
         discount: float,
-        core: int,
+        state_size: int,
         updates: int,
         entropy: Callable[[int], float],
         ring: Callable[[], None],
         most_lag: int = 0,
         at_work: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.unrolls, self.size, self.page, self.reader = unrolls, size, page, reader
-        self.discount, self.core, self.updates, self.entropy = discount, core, updates, entropy
+        self.unrolls, self.size, self.stats, self.reader = unrolls, size, stats, reader
+        self.discount, self.state_size, self.updates, self.entropy = discount, state_size, updates, entropy
         self.ring, self.most_lag, self.at_work = ring, most_lag, at_work
 
     def take(self) -> UnrollBatch | None:
@@ -138,7 +138,7 @@ class UnrollBatches:
         ready = self.unrolls.ready(self.reader)
         if self.most_lag and len(ready):
             ready = self._fresh_enough(ready)
-        self.page.queue(len(ready))
+        self.stats.queue(len(ready))
         if len(ready) < self.size and (self.at_work() or len(ready) == 0):
             return None
         return self._gathered(ready[: self.size])
@@ -147,27 +147,27 @@ class UnrollBatches:
         """One who is no longer at work learns from what was meant for it, filled up with what weighs nothing."""
         missing = self.size - len(slots)
         whole = np.concatenate([slots, np.repeat(slots[:1], missing)])
-        entropy = self.entropy(self.page.env_steps)
-        batch = self.unrolls.gather(whole, self.discount, entropy, self.core, self.updates)
+        entropy = self.entropy(self.stats.env_steps)
+        batch = self.unrolls.gather(whole, self.discount, entropy, self.state_size, self.updates)
         if missing:
             batch.weight[:, len(slots) * self.unrolls.environments :] = 0.0
         return batch
 
     def _fresh_enough(self, ready: Any) -> Any:
-        lag = self.page.updates - self.unrolls.arrays["version"][ready, : self.unrolls.rows].min(axis=1)
+        lag = self.stats.updates - self.unrolls.arrays["version"][ready, : self.unrolls.rows].min(axis=1)
         self._drop(ready[lag > self.most_lag])
         return ready[lag <= self.most_lag]
 
     def _drop(self, stale: Any) -> None:
         if len(stale):
             self.unrolls.free(stale)
-            self.page.count("dropped_stale", len(stale))
+            self.stats.count("dropped_stale", len(stale))
             self.ring()
 
     def example(self) -> UnrollBatch:
         """A batch of the right shapes, to compile with."""
         slots = np.zeros(self.size, np.int64)
-        return self.unrolls.gather(slots, self.discount, 0.0, self.core, self.updates)
+        return self.unrolls.gather(slots, self.discount, 0.0, self.state_size, self.updates)
 
     def skip(self) -> None:
         """What waits is dropped: nobody has the weights any more that it was played with."""

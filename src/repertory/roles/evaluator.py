@@ -16,7 +16,7 @@ from repertory.channels.counters import WorkerStats
 from repertory.channels.mailbox import Episodes, EvaluationPort, InferenceRequest
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
-from repertory.roles.answers import Rows
+from repertory.roles.inference import Rows
 
 
 class Evaluator:
@@ -70,11 +70,11 @@ class Evaluator:
             return lambda observation, mask: np.asarray(agent.act(weights, observation, mask, None))
         rows, last = Rows(agent), -1 if agent.respond is not None else None
         rows.load(weights)
-        core, first = np.zeros((count, agent.state_size), np.float32), np.ones(count, bool)
+        state, first = np.zeros((count, agent.state_size), np.float32), np.ones(count, bool)
 
         def greedy(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.integer[Any]]:
-            nonlocal core, first
-            found, core = rows(InferenceRequest(observation, mask, core, first))
+            nonlocal state, first
+            found, state = rows(InferenceRequest(observation, mask, state, first))
             first = np.zeros(count, bool)
             return np.asarray(found[:, :last].argmax(axis=-1))
 
@@ -89,7 +89,7 @@ class Superseded(Exception):
     """A later evaluation was asked for, and matters more."""
 
 
-class EvaluationDesk:
+class EvaluationRole:
     """The evaluator as a role: asked by number with a snapshot of the weights, it answers with whole episodes."""
 
     def __init__(
@@ -97,11 +97,11 @@ class EvaluationDesk:
         evaluator: Evaluator,
         requests: EvaluationPort,
         seeds: Callable[[int], list[int]],
-        page: WorkerStats,
+        stats: WorkerStats,
         dismissed: Callable[[], bool],
     ) -> None:
         self.evaluator, self.requests, self.seeds = evaluator, requests, seeds
-        self.page, self.dismissed = page, dismissed
+        self.stats, self.dismissed = stats, dismissed
         self._number = 0
 
     def warm_up(self) -> None:
@@ -125,7 +125,7 @@ class EvaluationDesk:
         return True
 
     def _watch(self) -> None:
-        self.page.beat()
+        self.stats.beat()
         self.requests.progress(self.evaluator.finished)
         if self.dismissed():
             raise Dismissed

@@ -22,7 +22,7 @@ from repertory.channels.counters import WorkerStats
 from repertory.channels.gradients import GradientWriter
 from repertory.channels.latest import Reader
 from repertory.experience.replay import Sample
-from repertory.roles.batches import Drawer
+from repertory.roles.batches import BatchSampler
 from repertory.roles.ports import Stopwatch, Unwatched
 
 
@@ -111,16 +111,16 @@ class GradientWorker:
     def __init__(
         self,
         agent: Agent,
-        batches: Drawer,
+        batches: BatchSampler,
         servers: ServerConnection,
         exchange: Exchange,
-        page: WorkerStats,
+        stats: WorkerStats,
         watch: Stopwatch | Unwatched,
         *,
         key: jax.Array,
     ) -> None:
         self.agent, self.batches, self.servers, self.exchange = agent, batches, servers, exchange
-        self.page, self.watch, self._key = page, watch, key
+        self.stats, self.watch, self._key = stats, watch, key
         self.outliers = OutlierFilter(exchange.outlier_deviations) if exchange.outlier_deviations > 0 else None
         self._fetched: tuple[int, Any, Any] | None = None
         self._sum: Any = None
@@ -160,23 +160,23 @@ class GradientWorker:
 
     def _conclude(self, sample: Sample, version: int, gradient: jax.Array, learned: Any) -> None:
         """Keep or drop it, and send what has added up."""
-        page = self.page
-        page.count("gradients")
-        page.sampled(sample.steps)
-        page.lag(version - sample.version.astype(np.int64))
+        stats = self.stats
+        stats.count("gradients")
+        stats.sampled(sample.steps)
+        stats.lag(version - sample.version.astype(np.int64))
         loss = float(learned.loss)
-        page.loss(loss, learned.entropy, learned.value)
+        stats.loss(loss, learned.entropy, learned.value)
         self.batches.release(sample, np.asarray(learned.priority)[None])
         if not math.isfinite(loss):  # first: it would spoil the mean of the others
-            page.count("skipped")
+            stats.count("skipped")
         elif self.outliers is not None and self.outliers.refuses(loss):
-            page.count("dropped_outlier")
+            stats.count("dropped_outlier")
         else:
             self._sum = gradient if self._sum is None else self._sum + gradient
         if self._made % self.exchange.push_period == 0 and self._sum is not None:
             gradient, norm = self._clip(self._sum)
-            page.gradient_norm(norm, self.agent.max_gradient_norm)
-            page.count("bytes_sent", self.servers.push(gradient))
+            stats.gradient_norm(norm, self.agent.max_gradient_norm)
+            stats.count("bytes_sent", self.servers.push(gradient))
             self._sum = None
 
     def settle(self) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 from repertory.agents.agent import Agent, LearnerState
 from repertory.channels.counters import WorkerStats
 from repertory.experience.replay import Replay, Sample
-from repertory.roles.answers import CachedPasses
-from repertory.roles.batches import Drawer, UnrollBatches
-from repertory.roles.learner import lesson
+from repertory.roles.batches import BatchSampler, UnrollBatches
+from repertory.roles.inference import CachedPasses
+from repertory.roles.learner import agent_batch
 from repertory.roles.ports import Stopwatch, Unwatched
 
 
@@ -87,9 +87,9 @@ class HogwildWorker:
     def __init__(
         self,
         agent: Agent,
-        source: Segments | Drawer | UnrollBatches,
+        source: Segments | BatchSampler | UnrollBatches,
         store: Store,
-        page: WorkerStats,
+        stats: WorkerStats,
         watch: Stopwatch | Unwatched,
         *,
         target_steps: int,
@@ -104,7 +104,7 @@ class HogwildWorker:
         those; else it is taken at the live ones. `cached` gives the forward passes that were made with them, if
         they are there. `pull` is called after each update. One `leads`: it tells what all have in common. `rate` is the
         learning rate by env steps."""
-        self.agent, self.source, self.store, self.page, self.watch = agent, source, store, page, watch
+        self.agent, self.source, self.store, self.stats, self.watch = agent, source, store, stats, watch
         self.target_steps, self.rate, self._key, self.leads = target_steps, rate, key, leads
         self._acted, self._cached, self._pull = acted, cached, pull
         self._sum: Any = None
@@ -121,8 +121,8 @@ class HogwildWorker:
         self.watch.lap("sample")
         sample, due = taken
         live = self.store.live()  # θ⁻ as it is now
-        version, weights = self._acted() if self._acted is not None else (self.page.updates, live.weights)
-        batch, cached = lesson(sample), None if self._cached is None else self._cached()
+        version, weights = self._acted() if self._acted is not None else (self.stats.updates, live.weights)
+        batch, cached = agent_batch(sample), None if self._cached is None else self._cached()
         if cached is not None and len(cached.passes) == len(batch.action) - 1:
             self._sum, learned = self._gradient_of_cached(cached, batch)
         else:
@@ -140,8 +140,8 @@ class HogwildWorker:
         """Compile the gradient, the sum of several, and the update."""
         live = self.store.live()
         for sample in self._examples():
-            gradient = self._compile(live.weights.copy(), live.target.copy(), lesson(sample))
-        self._change(live, gradient, self.rate(self.page.env_steps))
+            gradient = self._compile(live.weights.copy(), live.target.copy(), agent_batch(sample))
+        self._change(live, gradient, self.rate(self.stats.env_steps))
 
     def _examples(self) -> list[Any]:
         if isinstance(self.source, Segments):
@@ -172,38 +172,38 @@ class HogwildWorker:
         return (sample.flat() if isinstance(sample, Sample) else sample), True
 
     def _note(self, sample: Any, version: int, learned: Any) -> None:
-        page = self.page
-        page.count("gradients")
-        page.sampled(sample.steps)
-        page.lag(version - sample.versions())
-        page.loss(learned.loss, learned.entropy, learned.value)
+        stats = self.stats
+        stats.count("gradients")
+        stats.sampled(sample.steps)
+        stats.lag(version - sample.versions())
+        stats.loss(learned.loss, learned.entropy, learned.value)
 
     def _update(self, version: int) -> None:
         """Apply what has added up to the weights as they are now, not as they were read."""
-        change, statistics, skipped, norm = self._change(self.store.live(), self._sum, self.rate(self.page.env_steps))
+        change, statistics, skipped, norm = self._change(self.store.live(), self._sum, self.rate(self.stats.env_steps))
         self._sum = None
         self.store.add(change, statistics, skipped)
-        self.page.gradient_norm(norm, self.agent.max_gradient_norm)
-        self.page.set("skipped", int(skipped) if self.leads else 0)
-        self.page.age(np.array([self.page.updates - version]))
-        self.page.learned(1)
-        self.store.move_target(self.page.env_steps, self.target_steps)
+        self.stats.gradient_norm(norm, self.agent.max_gradient_norm)
+        self.stats.set("skipped", int(skipped) if self.leads else 0)
+        self.stats.age(np.array([self.stats.updates - version]))
+        self.stats.learned(1)
+        self.store.move_target(self.stats.env_steps, self.target_steps)
         self._pull()
 
     def settle(self) -> None:
         """The weights are where they survive; gradients not yet applied are few."""
-        if isinstance(self.source, Drawer):
+        if isinstance(self.source, BatchSampler):
             self.source.settle()
 
     def state(self) -> dict[str, Any]:
         """The stream of draws."""
-        drawer = self.source.state() if isinstance(self.source, Drawer) else {}
-        return {"batches": drawer, "made": self._made}
+        sampler = self.source.state() if isinstance(self.source, BatchSampler) else {}
+        return {"batches": sampler, "made": self._made}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue the stream."""
         self._made = int(state["made"])
-        if isinstance(self.source, Drawer):
+        if isinstance(self.source, BatchSampler):
             self.source.load_state(state["batches"])
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from repertory.channels.counters import WorkerStats
 from repertory.channels.mailbox import InferenceReply, InferenceRequest
-from repertory.roles.answers import GreedyActions, SampledActions
+from repertory.roles.inference import GreedyActions, SampledActions
 from repertory.roles.ports import Weights
 
 GLANCE_S = 0.0002
@@ -28,7 +28,7 @@ class Questions(Protocol):
     def read(self, askers: Sequence[int]) -> tuple[InferenceRequest, list[int]]:
         """The questions of these, one behind the other, and their numbers."""
 
-    def reply(self, askers: Sequence[int], numbers: Sequence[int], answer: InferenceReply, version: int) -> None:
+    def reply(self, askers: Sequence[int], numbers: Sequence[int], reply: InferenceReply, version: int) -> None:
         """InferenceReply them."""
 
 
@@ -40,17 +40,17 @@ class InferenceServer:
 
     def __init__(
         self,
-        answers: GreedyActions | SampledActions,
+        inference: GreedyActions | SampledActions,
         weights: Weights,
-        questions: Questions,
-        page: WorkerStats,
+        requests: Questions,
+        stats: WorkerStats,
         *,
         most: int = 1,
         least: int = 1,
         patience_s: float = 0.0,
     ) -> None:
         """`most` askers may wait at once."""
-        self.answers, self.weights, self.questions, self.page = answers, weights, questions, page
+        self.inference, self.weights, self.requests, self.stats = inference, weights, requests, stats
         self.most, self.least = most, least
         self.patience = round(patience_s / GLANCE_S)
         self.version = -1
@@ -60,12 +60,12 @@ class InferenceServer:
         """Compile for each number of askers that are answered at once; answers nobody."""
         self._pull()
         for power in range(self.most.bit_length()):
-            question, _ = self.questions.read(range(1 << power))
-            self.answers.warm_up(question)
+            request, _ = self.requests.read(range(1 << power))
+            self.inference.warm_up(request)
 
     def step(self) -> bool:
         """InferenceReply whoever waits."""
-        waiting = self.questions.waiting()
+        waiting = self.requests.waiting()
         if not waiting:
             return False
         if len(waiting) < self.least and self._glances < self.patience:
@@ -73,32 +73,34 @@ class InferenceServer:
             time.sleep(GLANCE_S)
             return True
         self._glances = 0
-        self.page.queue(len(waiting))
+        self.stats.queue(len(waiting))
         self._pull()
         while waiting:
             size = 1 << (len(waiting).bit_length() - 1)  # few sizes, so few compilations, and nothing is padded
             some, waiting = waiting[:size], waiting[size:]
-            question, numbers = self.questions.read(some)
-            self.questions.reply(some, numbers, self.answers.answer(question), self.version)
+            request, numbers = self.requests.read(some)
+            self.requests.reply(some, numbers, self.inference.reply(request), self.version)
         return True
 
     def _pull(self) -> None:
         version, weights = self.weights.latest()
         if version != self.version:
             self.version = version
-            self.answers.load(weights)
+            self.inference.load(weights)
 
     def settle(self) -> None:
         """Nothing of a server must be put away."""
 
     def state(self) -> dict[str, Any]:
         """The stream of draws."""
-        return {"rng": dict(self.answers.rng.bit_generator.state)} if isinstance(self.answers, SampledActions) else {}
+        return (
+            {"rng": dict(self.inference.rng.bit_generator.state)} if isinstance(self.inference, SampledActions) else {}
+        )
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue the stream."""
-        if isinstance(self.answers, SampledActions) and "rng" in state:
-            self.answers.rng.bit_generator.state = dict(state["rng"])
+        if isinstance(self.inference, SampledActions) and "rng" in state:
+            self.inference.rng.bit_generator.state = dict(state["rng"])
 
     def close(self) -> None:
         """Nothing to free."""

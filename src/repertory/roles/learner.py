@@ -101,18 +101,18 @@ class Learner:
         learned: LearnerState,
         batches: Batches,
         weights: Publisher,
-        page: WorkerStats,
+        stats: WorkerStats,
         watch: Stopwatch | Unwatched,
-        safe: Owner | None = None,
+        snapshot: Owner | None = None,
         prefetch: TargetPrefetch | None = None,
         *,
         rate: Callable[[int], float],
     ) -> None:
         """`rate` is the learning rate by env steps."""
         self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
-        self.page, self.watch, self.safe, self.prefetch, self.rate = page, watch, safe, prefetch, rate
+        self.stats, self.watch, self.snapshot, self.prefetch, self.rate = stats, watch, snapshot, prefetch, rate
         self._untold: list[Learned] = []
-        weights.publish(page.updates, learned.weights)
+        weights.publish(stats.updates, learned.weights)
 
     def step(self) -> bool:
         """One compiled call of updates, if as many are owed; meanwhile the next batches are drawn."""
@@ -120,10 +120,10 @@ class Learner:
         if sample is None:
             return False
         self.watch.lap("sample")
-        batch = self._lesson(sample)
+        batch = self._sampler_options(sample)
         if self.prefetch is not None:
-            self.prefetch.begin(self.page.updates + sample.updates)
-        self.learned, learned = self.agent.learn(self.learned, batch, self.rate(self.page.env_steps))
+            self.prefetch.begin(self.stats.updates + sample.updates)
+        self.learned, learned = self.agent.learn(self.learned, batch, self.rate(self.stats.env_steps))
         self._conclude(sample, learned)
         self.watch.lap("learn")
         self.batches.ahead()
@@ -132,21 +132,21 @@ class Learner:
 
     def warm_up(self) -> None:
         """Compile before the clock runs, on a copy of the state: changes nothing."""
-        batch = lesson(self.batches.example())
+        batch = agent_batch(self.batches.example())
         self._compile(batch)
         if self.prefetch is not None and isinstance(batch, Transitions):
             self._compile(batch._replace(bootstrap=self.prefetch.example(self.learned, batch)))
 
     def _compile(self, batch: Transitions | Rollout) -> None:
         copied = jax.tree_util.tree_map(jnp.array, self.learned)
-        self.agent.learn(copied, batch, self.rate(self.page.env_steps))
+        self.agent.learn(copied, batch, self.rate(self.stats.env_steps))
 
-    def _lesson(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
+    def _sampler_options(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
         """With what the target says of it, if that is known."""
-        batch = lesson(sample)
+        batch = agent_batch(sample)
         if self.prefetch is None or isinstance(batch, Rollout):
             return batch
-        return batch._replace(bootstrap=self.prefetch.end(self.learned, self.page.updates))
+        return batch._replace(bootstrap=self.prefetch.end(self.learned, self.stats.updates))
 
     def _conclude(self, sample: Sample | UnrollBatch, learned: Learned) -> None:
         """Tell the board, the replay and the ledger.
@@ -154,40 +154,40 @@ class Learner:
         Updates count while they are still being computed, so that those who play need not wait. Publishing to another
         process waits for them, so then their losses are there; in one thread, those of the last updates come later.
         """
-        page = self.page
-        page.lag(page.updates - sample.version.astype(np.int64))
-        page.learned(sample.updates)
-        page.sampled(sample.steps)
-        self.weights.publish(page.updates, self.learned.weights)
+        stats = self.stats
+        stats.lag(stats.updates - sample.version.astype(np.int64))
+        stats.learned(sample.updates)
+        stats.sampled(sample.steps)
+        self.weights.publish(stats.updates, self.learned.weights)
         self.batches.release(sample, learned.priority)
         self._untold.append(learned)
         self.tell_losses(wait=False)
-        if self.safe is not None and self.safe.due:
-            self.safe.save(self.learned)
+        if self.snapshot is not None and self.snapshot.due:
+            self.snapshot.save(self.learned)
 
     def tell_losses(self, *, wait: bool = True) -> None:
         """Losses, norms and values go into the ledger: all of them, or those that are computed already."""
         while self._untold and (wait or _computed(self._untold[0])):
             learned = self._untold.pop(0)
-            self.page.loss(learned.loss, learned.entropy, learned.value)
+            self.stats.loss(learned.loss, learned.entropy, learned.value)
             assert learned.gradient_norm is not None  # every `learn` gives it
-            self.page.gradient_norm(learned.gradient_norm, self.agent.max_gradient_norm)
+            self.stats.gradient_norm(learned.gradient_norm, self.agent.max_gradient_norm)
             if not np.isfinite(learned.gradient_norm).all():
-                self.page.set("skipped", int(self.learned.skipped))
+                self.stats.set("skipped", int(self.learned.skipped))
 
     def settle(self) -> None:
-        """Before a pause or a checkpoint: all losses told, nothing drawn ahead, the state in the safe."""
+        """Before a pause or a checkpoint: all losses told, nothing drawn ahead, the state in the snapshot."""
         self.tell_losses()
         self.batches.settle()
-        if self.safe is not None:
-            self.safe.save(self.learned)
+        if self.snapshot is not None:
+            self.snapshot.save(self.learned)
 
     def check(self) -> None:
         """Refuse to go on, or to save, with weights that are not numbers."""
-        check_finite(np.asarray(self.learned.weights), self.page.updates)
+        check_finite(np.asarray(self.learned.weights), self.stats.updates)
 
     def state(self) -> dict[str, Any]:
-        """What lies in no safe."""
+        """What lies in no snapshot."""
         return {"batches": self.batches.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ class Learner:
     def replace(self, learned: LearnerState) -> None:
         """Go on from another state."""
         self.learned = learned
-        self.weights.publish(self.page.updates, learned.weights)
+        self.weights.publish(self.stats.updates, learned.weights)
 
     def close(self) -> None:
         """End the thread of the target prefetch."""
@@ -210,7 +210,7 @@ def _computed(learned: Learned) -> bool:
     return all(not isinstance(x, jax.Array) or bool(x.is_ready()) for x in told)  # type: ignore[attr-defined]
 
 
-def lesson(sample: Sample | UnrollBatch) -> Transitions | Rollout:
+def agent_batch(sample: Sample | UnrollBatch) -> Transitions | Rollout:
     """What an agent learns from, without what only the roles need."""
     return Rollout(*sample[:10]) if isinstance(sample, UnrollBatch) else Transitions(*sample[:8])
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from repertory.channels.counters import WorkerStats
 from repertory.experience.replay import Sample
-from repertory.roles.batches import Drawer
+from repertory.roles.batches import BatchSampler
 
 
 class Outgoing(Protocol):
@@ -40,9 +40,9 @@ class MemoryServer:
     """
 
     def __init__(
-        self, drawer: Drawer, outgoing: Outgoing, page: WorkerStats, wake_at: Callable[[int | None], None]
+        self, sampler: BatchSampler, outgoing: Outgoing, stats: WorkerStats, wake_at: Callable[[int | None], None]
     ) -> None:
-        self.drawer, self.outgoing, self.page, self.wake_at = drawer, outgoing, page, wake_at
+        self.sampler, self.outgoing, self.stats, self.wake_at = sampler, outgoing, stats, wake_at
         self._absorbed = outgoing.freed
 
     def warm_up(self) -> None:
@@ -51,13 +51,13 @@ class MemoryServer:
     def step(self) -> bool:
         """Take back the errors that have come; then draw one batch, if it is owed and there is a slot."""
         worked = self._absorb()
-        self.page.queue(self.outgoing.filled - self.outgoing.freed)
+        self.stats.queue(self.outgoing.filled - self.outgoing.freed)
         if self.outgoing.filled - self._absorbed >= self.outgoing.count:
             self.wake_at(None)
             return worked
         self._count()
-        self.wake_at(self.drawer.pacing.due_at(self.drawer.lesson.updates_per_call))
-        sample = self.drawer.take()
+        self.wake_at(self.sampler.pacing.due_at(self.sampler.options.updates_per_call))
+        sample = self.sampler.take()
         if sample is None:
             return worked
         self.outgoing.put(sample.flat())
@@ -66,28 +66,28 @@ class MemoryServer:
     def _count(self) -> None:
         """Updates made or on their way, from what all see: a learner that was killed has lost some, and owes them."""
         on_their_way = self.outgoing.filled - self.outgoing.freed
-        self.drawer.pacing.updates = self.page.updates + on_their_way * self.drawer.lesson.updates_per_call
+        self.sampler.pacing.updates = self.stats.updates + on_their_way * self.sampler.options.updates_per_call
 
     def _absorb(self) -> bool:
         freed = self.outgoing.freed
         for batch in range(self._absorbed, freed):
-            if self.drawer.lesson.prioritized:
-                self.drawer.experience.update_priorities(*self.outgoing.errors(batch))
+            if self.sampler.options.prioritized:
+                self.sampler.experience.update_priorities(*self.outgoing.errors(batch))
         worked, self._absorbed = freed > self._absorbed, freed
         return worked
 
     def settle(self) -> None:
         """Take in the errors that have come; what is on its way stays on its way."""
         self._absorb()
-        self.drawer.settle()
+        self.sampler.settle()
 
     def state(self) -> dict[str, Any]:
         """The stream of draws."""
-        return {"drawer": self.drawer.state()}
+        return {"sampler": self.sampler.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue the stream."""
-        self.drawer.load_state(state["drawer"])
+        self.sampler.load_state(state["sampler"])
 
     def close(self) -> None:
         """Nothing to free."""

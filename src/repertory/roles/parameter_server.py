@@ -60,17 +60,17 @@ class ParameterServer:
         learned: LearnerState,
         incoming: Incoming,
         compression: Compression,
-        boards: tuple[Publisher, Publisher],
+        publishers: tuple[Publisher, Publisher],
         rules: Rules,
-        page: WorkerStats,
-        safe: Owner,
+        stats: WorkerStats,
+        snapshot: Owner,
         *,
         rank: int,
         rate: Callable[[int], float],
     ) -> None:
         """`rate` is the learning rate by env steps."""
         self.learned, self.incoming, self.rate = learned, incoming, rate
-        self.boards, self.rules, self.page, self.safe = boards, rules, page, safe
+        self.publishers, self.rules, self.stats, self.snapshot = publishers, rules, stats, snapshot
         self.rank = rank
         self._update = agent.compiled_update(compression.decode, mean=rules.combine == "mean", whole=False)
         self._version = int(learned.updates)
@@ -87,12 +87,12 @@ class ParameterServer:
         _, payload = self.incoming.payload(0)
         for number in self.rules.numbers():
             copied = jax.tree_util.tree_map(jnp.array, self.learned)
-            self._update(copied, [payload] * number, self.rate(self.page.env_steps))
+            self._update(copied, [payload] * number, self.rate(self.stats.env_steps))
 
     def step(self) -> bool:
         """Turn the gradients that have arrived into updates."""
         workers = self.incoming.arrived()
-        self.page.queue(len(workers))
+        self.stats.queue(len(workers))
         if not len(workers) or (self.rules.synchronous and len(workers) < self.rules.workers):
             return False
         if self.rules.synchronous:
@@ -104,7 +104,7 @@ class ParameterServer:
                 self._apply([] if payload is None else [payload])
         self._publish()
         self.incoming.take(workers)
-        if self.safe.due:
+        if self.snapshot.due:
             self.settle()
         return True
 
@@ -113,36 +113,36 @@ class ParameterServer:
         version, payload = self.incoming.payload(worker)
         age = max(0, self.version - version)
         if 0 < self.rules.max_age < age:
-            self.page.count("dropped_stale")
+            self.stats.count("dropped_stale")
             return None
         if self.rank == 0:
-            self.page.age(np.array([age]))
+            self.stats.age(np.array([age]))
         return payload
 
     def _apply(self, payloads: list[dict[str, Any]]) -> None:
         """One update from these gradients together."""
         if payloads:
-            self.learned, _ = self._update(self.learned, payloads, self.rate(self.page.env_steps))
+            self.learned, _ = self._update(self.learned, payloads, self.rate(self.stats.env_steps))
             self._version += 1
             self._count()
 
     def _count(self) -> None:
         if self.rank == 0:
-            self.page.set("updates", self.version)
+            self.stats.set("updates", self.version)
 
     def _publish(self) -> None:
         """The weights always; the target where it may have moved."""
-        self.boards[0].publish(self.version, self.learned.weights)
-        self.boards[1].publish(self.version, self.learned.target)
+        self.publishers[0].publish(self.version, self.learned.weights)
+        self.publishers[1].publish(self.version, self.learned.target)
 
     def settle(self) -> None:
-        """The state goes into the safe."""
+        """The state goes into the snapshot."""
         if self.rank == 0:
-            self.page.set("skipped", int(self.learned.skipped))
-        self.safe.save(self.learned)
+            self.stats.set("skipped", int(self.learned.skipped))
+        self.snapshot.save(self.learned)
 
     def state(self) -> dict[str, Any]:
-        """Everything lies in the safe."""
+        """Everything lies in the snapshot."""
         return {}
 
     def load_state(self, state: Any) -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent
 from repertory.channels.counters import WorkerStats
 from repertory.channels.mailbox import InferenceRequest
-from repertory.roles.answers import CachedPasses, Rows, SampledActions, best
 from repertory.roles.exploration import generator
+from repertory.roles.inference import CachedPasses, Rows, SampledActions, best
 from repertory.roles.ports import Weights
 
 NO_STATE: NDArray[Any] = np.zeros((0, 0))
@@ -58,25 +58,25 @@ class LocalPolicy:
             self._rows.load(weights)
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Compile what answers such a question; changes nothing."""
+        """Compile what answers such a request; changes nothing."""
         self._rows(InferenceRequest(observation, mask, NO_STATE, NO_STATE), self._key if self.agent.noisy else None)
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Remember the question."""
-        self._question = (observation, mask)
+        """Remember the request."""
+        self._request = (observation, mask)
 
     def poll(self) -> NDArray[np.integer[Any]]:
         """InferenceReply it."""
         if self._until_pull <= 0:
             self.pull()
             self._until_pull = self.pull_period
-        self._until_pull -= len(self._question[0])
+        self._until_pull -= len(self._request[0])
         key = None
         if self.agent.noisy:
             self.calls += 1
             key = self._key.copy()
             key[1] = self.calls
-        values, _ = self._rows(InferenceRequest(*self._question, NO_STATE, NO_STATE), key)
+        values, _ = self._rows(InferenceRequest(*self._request, NO_STATE, NO_STATE), key)
         self.values = values if self.stores_values else None
         return best(values)
 
@@ -108,7 +108,7 @@ class SamplingPolicy:
         agent: Agent,
         weights: Weights,
         environments: int,
-        page: WorkerStats,
+        stats: WorkerStats,
         *,
         seed: int,
         rank: int,
@@ -116,10 +116,10 @@ class SamplingPolicy:
         caches: bool = False,
     ) -> None:
         """`caches`: activations since the last pull are cached, for a worker that learns with the same weights."""
-        self.weights, self.page, self.version = weights, page, -1
+        self.weights, self.stats, self.version = weights, stats, -1
         self.current: Any = None
-        self.core = np.zeros((environments, agent.state_size), np.float32)
-        self._answers = SampledActions(agent, generator(seed, rank, 5, start), caches=caches)
+        self.states = np.zeros((environments, agent.state_size), np.float32)
+        self._inference = SampledActions(agent, generator(seed, rank, 5, start), caches=caches)
         self._first = np.ones(environments, bool)
 
     def pull(self) -> None:
@@ -127,29 +127,29 @@ class SamplingPolicy:
         version, weights = self.weights.latest()
         if version != self.version:
             self.version, self.current = version, weights
-            self._answers.load(weights)
-        self._answers.drop_cached()
+            self._inference.load(weights)
+        self._inference.drop_cached()
 
     def cached(self) -> CachedPasses | None:
         """Layers and forward passes since the last pull."""
-        return self._answers.cached()
+        return self._inference.cached()
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Compile what answers such a question; changes nothing."""
-        self._answers.warm_up(InferenceRequest(observation, mask, self.core, self._first))
+        """Compile what answers such a request; changes nothing."""
+        self._inference.warm_up(InferenceRequest(observation, mask, self.states, self._first))
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Remember the question."""
-        self._question = (observation, mask)
+        """Remember the request."""
+        self._request = (observation, mask)
 
     def poll(self) -> NDArray[np.integer[Any]]:
         """InferenceReply it."""
         began = time.perf_counter()
-        answer = self._answers.answer(InferenceRequest(*self._question, self.core, self._first))
-        self.page.answered(time.perf_counter() - began)
-        self._extras, self.core = answer.extras, answer.state
+        reply = self._inference.reply(InferenceRequest(*self._request, self.states, self._first))
+        self.stats.replied(time.perf_counter() - began)
+        self._extras, self.states = reply.extras, reply.state
         self._first = np.zeros_like(self._first)
-        return answer.action
+        return reply.action
 
     def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002
         """Logarithms of the actions' probabilities, [1, E]."""
@@ -161,11 +161,11 @@ class SamplingPolicy:
 
     def state(self) -> dict[str, Any]:
         """The random stream."""
-        return {"rng": dict(self._answers.rng.bit_generator.state)}
+        return {"rng": dict(self._inference.rng.bit_generator.state)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue the stream."""
-        self._answers.rng.bit_generator.state = dict(state["rng"])
+        self._inference.rng.bit_generator.state = dict(state["rng"])
 
 
 class Mailbox(Protocol):
@@ -194,9 +194,9 @@ class RemotePolicy:
     stores_values = False
 
     def __init__(
-        self, mailbox: Mailbox, client: int, environments: int, page: WorkerStats, server: Callable[[], int]
+        self, mailbox: Mailbox, client: int, environments: int, stats: WorkerStats, server: Callable[[], int]
     ) -> None:
-        self.mailbox, self.client, self.page, self.server = mailbox, client, page, server
+        self.mailbox, self.client, self.stats, self.server = mailbox, client, stats, server
         self.version = 0
         self._first = np.ones(environments, bool)
         self._extras: NDArray[np.float32] | None = None
@@ -221,7 +221,7 @@ class RemotePolicy:
         if found is None:
             return None
         actions, self._extras, self.version = found
-        self.page.answered(time.perf_counter() - self._requested_at)
+        self.stats.replied(time.perf_counter() - self._requested_at)
         return actions
 
     def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:  # noqa: ARG002

@@ -79,7 +79,7 @@ class Weights(Protocol):
 
 
 class Policy(Protocol):
-    """Answers observations with actions, now or later: ask once, poll until there is an answer."""
+    """Answers observations with actions, now or later: ask once, poll until there is an reply."""
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """Ask for actions."""
@@ -89,10 +89,10 @@ class Policy(Protocol):
 
     @property
     def version(self) -> int:
-        """The weights' version behind the last answer."""
+        """The weights' version behind the last reply."""
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Compile what answers such a question, before the clock runs; changes nothing."""
+        """Compile what answers such a request, before the clock runs; changes nothing."""
 
     @property
     def stores_values(self) -> bool:

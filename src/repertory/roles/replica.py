@@ -21,8 +21,8 @@ from repertory.channels.counters import WorkerStats
 from repertory.channels.latest import Lent
 from repertory.channels.snapshot import Owner
 from repertory.experience.replay import Sample
-from repertory.roles.batches import Drawer, UnrollBatches
-from repertory.roles.learner import lesson
+from repertory.roles.batches import BatchSampler, UnrollBatches
+from repertory.roles.learner import agent_batch
 from repertory.roles.ports import Publisher, Stopwatch, Unwatched
 
 RATE = "rate"
@@ -57,26 +57,26 @@ class Collective(Protocol):
 
 
 class Replica:
-    """A whole learner; rank 0 also counts the updates and keeps the state safe."""
+    """A whole learner; rank 0 also counts the updates and keeps the state snapshot."""
 
     def __init__(
         self,
         agent: Agent,
         learned: LearnerState,
-        batches: Drawer | UnrollBatches,
+        batches: BatchSampler | UnrollBatches,
         collective: Collective,
         compression: Compression,
         weights: Publisher,
-        page: WorkerStats,
+        stats: WorkerStats,
         watch: Stopwatch | Unwatched,
-        safe: Owner,
+        snapshot: Owner,
         *,
         rank: int,
         rate: Callable[[], float],
     ) -> None:
         """`rate` is the learning rate of now; all use that of rank 0, which comes with its gradient."""
         self.agent, self.batches, self.collective, self.compression = agent, batches, collective, compression
-        self.weights, self.page, self.watch, self.safe = weights, page, watch, safe
+        self.weights, self.stats, self.watch, self.snapshot = weights, stats, watch, snapshot
         self.rank, self.rate, self.newest = rank, rate, Lent()
         self.learned = learned
         self._residual = self._residual_before = compression.residual()
@@ -105,7 +105,7 @@ class Replica:
     def warm_up(self) -> None:
         """Compile the gradient and, on a copy of the state, the update; nobody else is needed for it."""
         sample, state = self.batches.example(), self.learned
-        batch = lesson(sample.batch() if isinstance(sample, Sample) else sample)
+        batch = agent_batch(sample.batch() if isinstance(sample, Sample) else sample)
         gradient, _ = self.agent.gradient(state.weights, state.target, batch, state.key)
         payload = self._payload(self.compression.encode(gradient, self._residual)[0])
         copied = jax.tree_util.tree_map(jnp.array, state)
@@ -122,7 +122,7 @@ class Replica:
         self.learned, norm = self._update(self.learned, payloads, payloads[0][RATE])
         self._version += 1
         self.batches.release(sample, np.asarray(learned.priority)[None])
-        self.page.gradient_norm(norm, self.agent.max_gradient_norm)
+        self.stats.gradient_norm(norm, self.agent.max_gradient_norm)
         self._conclude(sample, learned)
         self.watch.lap("learn")
         return True
@@ -139,12 +139,12 @@ class Replica:
         if sample is None:
             return False
         self.watch.lap("sample")
-        batch = lesson(sample.batch() if isinstance(sample, Sample) else sample)
+        batch = agent_batch(sample.batch() if isinstance(sample, Sample) else sample)
         state = self.learned
         gradient, learned = self.agent.gradient(state.weights, state.target, batch, state.key)
         self._residual_before = self._residual
         payload, self._residual = self.compression.encode(gradient, self._residual)
-        self.page.count("bytes_sent", self.compression.nbytes)
+        self.stats.count("bytes_sent", self.compression.nbytes)
         self._waiting = (sample, learned)
         self.collective.submit(self._payload(payload))
         return True
@@ -153,17 +153,17 @@ class Replica:
         return {**encoded, RATE: np.full(1, self.rate(), np.float32)}
 
     def _conclude(self, sample: Any, learned: Learned) -> None:
-        self.page.count("gradients")
-        self.page.sampled(sample.steps)
-        self.page.lag(self.version - 1 - sample.version.astype(np.int64))
-        self.page.loss(learned.loss, learned.entropy, learned.value)
+        self.stats.count("gradients")
+        self.stats.sampled(sample.steps)
+        self.stats.lag(self.version - 1 - sample.version.astype(np.int64))
+        self.stats.loss(learned.loss, learned.entropy, learned.value)
         weights = np.asarray(self.learned.weights)
         self.collective.check(self.version, zlib.crc32(weights.tobytes()))
         self._publish(weights)
         self._count()
-        if self.rank == 0 and self.safe.due:
-            self.page.set("skipped", int(self.learned.skipped))
-            self.safe.save(self.learned)
+        if self.rank == 0 and self.snapshot.due:
+            self.stats.set("skipped", int(self.learned.skipped))
+            self.snapshot.save(self.learned)
 
     def _publish(self, weights: NDArray[np.float32]) -> None:
         """To its own policy, and rank 0 to everybody who is no replica."""
@@ -173,17 +173,17 @@ class Replica:
 
     def _count(self) -> None:
         if self.rank == 0:
-            self.page.set("updates", self.version)
+            self.stats.set("updates", self.version)
 
     def settle(self) -> None:
-        """All ranks come to stand at the same update, and the state goes into the safe."""
+        """All ranks come to stand at the same update, and the state goes into the snapshot."""
         self.collective.halt()
         if self.waiting and not self._update_together():
             self._give_up()
         self.batches.settle()
         if self.rank == 0:
-            self.page.set("skipped", int(self.learned.skipped))
-            self.safe.save(self.learned)
+            self.stats.set("skipped", int(self.learned.skipped))
+            self.snapshot.save(self.learned)
 
     def state(self) -> dict[str, Any]:
         """The stream of draws."""

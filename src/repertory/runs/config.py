@@ -199,8 +199,8 @@ def check(options: RunOptions) -> RunOptions:
         raise UserError(f"these options are not for {given}; give their names when they are made")
     validate(topology, engine=options.engine, agent=kind.name, like=kind.like)
     options.network.check()
-    if kind.learns_from == "replay" and (options.network.core or options.network.separate):
-        raise UserError("--network.core and --network.separate are for actor-critic agents: a3c, impala, appo")
+    if kind.learns_from == "replay" and (options.network.lstm_size or options.network.separate):
+        raise UserError("--network.lstm-size and --network.separate are for actor-critic agents: a3c, impala, appo")
     options.agent.check()
     options.topology.check(options)
     return options

@@ -38,7 +38,7 @@ from repertory.topologies.plan import Plan
 from repertory.user_code import Given
 
 
-def stage(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
+def prepare(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
     """Options with everything filled in, what they mean for this environment, and the agent."""
     options, plan = draft(options)
     start_jax(plan.compute_threads)
@@ -226,7 +226,7 @@ def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, A
         check_name(options.name)
     with _view(options) as view:
         with view.busy("starting"):
-            options, plan, _ = stage(options)
+            options, plan, _ = prepare(options)
             check_memory(plan)
             engine = make_driver(options.engine, plan)
         with _closed_if_refused(engine):
@@ -257,7 +257,7 @@ def resume(
         if start_from in ("newest", "best"):
             _refuse_finished(directory, options)
         with view.busy("loading"):
-            options, plan, _ = stage(options)
+            options, plan, _ = prepare(options)
             check_memory(plan)
             state = load_state(directory, start_from, view.note)
             engine = make_driver(options.engine, plan)

@@ -17,11 +17,11 @@ from repertory.environments.deadlines import SlowSteps, bounded, close_within, s
 from repertory.environments.factory import Environments
 from repertory.environments.spaces import Encoder, leading_axes, read_space
 from repertory.errors import UserError, missing_extra
-from repertory.roles.answers import Rows
 from repertory.roles.evaluator import Evaluator
+from repertory.roles.inference import Rows
 from repertory.runs.config import environment_options
 from repertory.runs.directory import RunDirectory
-from repertory.runs.launch import recall, stage
+from repertory.runs.launch import prepare, recall
 from repertory.runs.opening import NOTHING, Supplied, read_options
 from repertory.runs.restoring import load_weights
 from repertory.specs import EnvironmentSpec
@@ -43,7 +43,7 @@ class TrainedAgent:
         self._encoder = Encoder(self._space)
         self._rows = Rows(agent)
         self._rows.load(weights)
-        self._core: NDArray[np.float32] | None = None
+        self._state: NDArray[np.float32] | None = None
 
     def __repr__(self) -> str:
         return f"<agent for {self.name}, {self.spec.actions} actions>"
@@ -57,8 +57,8 @@ class TrainedAgent:
         """
         stored, single = self._stored(observation)
         mask = None if action_mask is None else self._mask(action_mask, len(stored), single)
-        core = self._states(len(stored))
-        rows, self._core = self._rows(InferenceRequest(stored, mask, core, np.zeros(len(stored), bool)))
+        state = self._states(len(stored))
+        rows, self._state = self._rows(InferenceRequest(stored, mask, state, np.zeros(len(stored), bool)))
         values = rows if self.agent.respond is None else rows[:, :-1]
         actions = np.asarray(values.argmax(axis=-1), np.int64) + self.spec.first_action
         return int(actions[0]) if single else actions
@@ -68,13 +68,13 @@ class TrainedAgent:
 
         With a batch, `ended` says where: a flag for each row, such as `terminated | truncated`. Without it, everywhere.
         """
-        if ended is None or self._core is None:
-            self._core = None
+        if ended is None or self._state is None:
+            self._state = None
             return
         flags = np.asarray(ended, bool)
-        if flags.shape != (len(self._core),):
-            raise UserError(f"reset takes a flag for each of {len(self._core)} rows, not {flags.shape}")
-        self._core = np.where(flags[:, None], np.float32(0), self._core)
+        if flags.shape != (len(self._state),):
+            raise UserError(f"reset takes a flag for each of {len(self._state)} rows, not {flags.shape}")
+        self._state = np.where(flags[:, None], np.float32(0), self._state)
 
     def _stored(self, observation: Any) -> tuple[NDArray[Any], bool]:
         """Observations as the network reads them [N, ...], and whether one was given alone."""
@@ -105,13 +105,13 @@ class TrainedAgent:
 
     def _states(self, count: int) -> NDArray[np.float32]:
         """The recurrent states [N, C]; empty ones at the start."""
-        if self._core is None or not self.agent.state_size:
+        if self._state is None or not self.agent.state_size:
             return np.zeros((count, self.agent.state_size), np.float32)
-        if len(self._core) != count:
+        if len(self._state) != count:
             raise UserError(
-                f"{count} observations were given, {len(self._core)} before: call reset() when their number changes"
+                f"{count} observations were given, {len(self._state)} before: call reset() when their number changes"
             )
-        return self._core
+        return self._state
 
 
 def load_agent(path: Path, which: str = "newest", supplied: Supplied = NOTHING) -> TrainedAgent:
@@ -209,6 +209,6 @@ def load_player(path: Path, supplied: Supplied = NOTHING, which: str = "newest")
     """The agent of a run, from its newest checkpoint, the best, or one by its env step."""
     directory = RunDirectory(path)
     saved = load_weights(directory, which, say)
-    _, plan, agent = stage(read_options(directory, supplied))
+    _, plan, agent = prepare(read_options(directory, supplied))
     agent.layout.check(saved.get("layout"))
     return Player(plan, agent, np.array(saved["learned"]["00"]))

@@ -244,16 +244,16 @@ class Session:
         """Take in the evaluations that are done, and what else there is to tell; whether there was a score."""
         self._note_events()
         scored = False
-        while not self._solved() and (answer := self.engine.answer()) is not None:
+        while not self._solved() and (evaluated := self.engine.next_evaluation()) is not None:
             scored = True
-            self._take_score(answer)
+            self._take_score(evaluated)
         return scored
 
-    def _take_score(self, answer: Evaluated) -> None:
-        returns, unfinished = answer.episodes.returns, answer.episodes.unfinished
+    def _take_score(self, evaluated: Evaluated) -> None:
+        returns, unfinished = evaluated.episodes.returns, evaluated.episodes.unfinished
         evaluation: dict[str, float | int] = {
-            "env_steps": answer.env_steps,
-            "updates": answer.updates,
+            "env_steps": evaluated.env_steps,
+            "updates": evaluated.updates,
             "seconds": round(self.seconds, 3),
             "mean": float(returns.mean()),
             "std": float(returns.std()),
@@ -263,7 +263,7 @@ class Session:
             evaluation["unfinished"] = unfinished
         self.history.evaluations.append(evaluation)
         if not unfinished and (self.best is None or evaluation["mean"] > self.best["mean"]):
-            self._keep_best(evaluation, answer.weights)
+            self._keep_best(evaluation, evaluated.weights)
 
     def _keep_best(self, evaluation: dict[str, float | int], weights: NDArray[np.float32]) -> None:
         """A checkpoint of the weights alone, in place of the best one before."""

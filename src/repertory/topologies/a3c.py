@@ -30,7 +30,9 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
         batches = parts.unroll_batches(me, read, 1, reader=me.rank)
         batches.skip()  # nobody has the weights any more that they were played with
         policy = playing.sampling_policy(me, shared, me.rank, plan.envs_per_actor, caches=True)
-        actor = playing.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: me.rank)
+        actor = playing.unroll_actor(
+            me, written, me.rank, policy, states=lambda: policy.states, reader=lambda _: me.rank
+        )
         worker = HogwildWorker(
             me.agent,
             batches,
@@ -50,7 +52,7 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     return Topology(
         workers=(
             Workers(
-                "thread",
+                "worker",
                 plan.actors,
                 thread,
                 {"written": unrolls.writer, "read": unrolls.reader, "shared": learned.sharer},

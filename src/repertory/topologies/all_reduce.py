@@ -48,7 +48,7 @@ class Options(SentGradients, PulledWeights, LearningWorkers):
 def compose(plan: Plan, options: Options) -> Topology:
     local = options.memory == "local"
     experience = parts.experience_lanes(plan, readers=plan.actors if local else 1)
-    weights = parts.weights_channel(plan, "of rank 0, after every update")
+    weights = parts.weights_channel(plan, "of replica 0, after every update")
     learned = parts.learner_state(plan)
 
     def method() -> Compression:
@@ -94,7 +94,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     return Topology(
         workers=(
             Workers(
-                "rank",
+                "replica",
                 plan.actors,
                 rank,
                 {

@@ -104,7 +104,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     return Topology(
         workers=(
             Workers(
-                "thread",
+                "worker",
                 plan.actors,
                 thread,
                 {"written": experience.writer, "read": experience.reader, "shared": learned.sharer},

@@ -47,7 +47,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     def actor(me: Context, written: UnrollPort, newest: Weights) -> Actor:
         policy = playing.sampling_policy(me, newest, me.rank, plan.envs_per_actor)
         reader = me.rank % options.learners
-        return playing.unroll_actor(me, written, me.rank, policy, states=lambda: policy.core, reader=lambda _: reader)
+        return playing.unroll_actor(me, written, me.rank, policy, states=lambda: policy.states, reader=lambda _: reader)
 
     def learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
         batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)

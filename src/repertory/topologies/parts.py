@@ -20,10 +20,10 @@ from repertory.channels.snapshot import Owner, Shared, Snapshot
 from repertory.environments import factory
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay, Sample
-from repertory.roles.answers import GreedyActions, SampledActions
-from repertory.roles.batches import Drawer, Lesson, UnrollBatches
-from repertory.roles.evaluator import EvaluationDesk, Evaluator
+from repertory.roles.batches import BatchSampler, SamplerOptions, UnrollBatches
+from repertory.roles.evaluator import EvaluationRole, Evaluator
 from repertory.roles.exploration import generator
+from repertory.roles.inference import GreedyActions, SampledActions
 from repertory.roles.inference_server import InferenceServer
 from repertory.roles.learner import Learner, TargetPrefetch
 from repertory.roles.ports import Batches, Publisher, Weights
@@ -135,16 +135,16 @@ def example_sample(plan: Plan) -> Sample:
     return Replay(LaneStorage(plan.spec, 1, 4)).gather(at, at, np.ones(rows, np.float32))
 
 
-def sampler(me: Context, steps: LaneReader, *, alone: bool = False) -> Drawer:
+def sampler(me: Context, steps: LaneReader, *, alone: bool = False) -> BatchSampler:
     """Batches for one learner, from everybody's steps; `alone` = this worker is the one that plays them, too."""
     plan, stats = me.plan, me.stats
     replay = replay_of(plan, steps.storage, steps.priorities(), guarded=not alone)
     if not plan.q.replay:
         replay.taken = steps.taken  # each step is learned from once, also if the learner is started again
-    found = Drawer(
+    found = BatchSampler(
         replay,
         plan.pacing(),
-        _lesson(plan, plan.q.updates_per_call),
+        _sampler_options(plan, plan.q.updates_per_call),
         plan.importance,
         (lambda: stats.own_env_steps) if alone else (lambda: stats.env_steps),
         seed=plan.seed,
@@ -155,14 +155,14 @@ def sampler(me: Context, steps: LaneReader, *, alone: bool = False) -> Drawer:
     return found
 
 
-def own_sampler(me: Context, steps: LaneReader, *, local: bool = True) -> Drawer:
+def own_sampler(me: Context, steps: LaneReader, *, local: bool = True) -> BatchSampler:
     """Batches for one of several who play and learn: from its own steps, or from everybody's."""
     plan, rank = me.plan, me.rank
     lanes = steps.part(rank, plan.actors) if local else steps.storage
-    found = Drawer(
+    found = BatchSampler(
         replay_of(plan, lanes, steps.priorities(rank if local else 0), guarded=not local),
         plan.pacing(plan.actors),
-        _lesson(plan, 1),
+        _sampler_options(plan, 1),
         lambda own: plan.importance(own * plan.actors),
         lambda: me.stats.own_env_steps,
         seed=plan.seed,
@@ -173,9 +173,9 @@ def own_sampler(me: Context, steps: LaneReader, *, local: bool = True) -> Drawer
     return found
 
 
-def _lesson(plan: Plan, updates_per_call: int) -> Lesson:
+def _sampler_options(plan: Plan, updates_per_call: int) -> SamplerOptions:
     options = plan.q
-    return Lesson(options.batch_size, updates_per_call, options.replay, options.prioritized)
+    return SamplerOptions(options.batch_size, updates_per_call, options.replay, options.prioritized)
 
 
 def unroll_batches(
@@ -195,7 +195,7 @@ def unroll_batches(
         me.stats,
         reader=reader,
         discount=plan.critic.discount,
-        core=plan.state_size,
+        state_size=plan.state_size,
         updates=plan.critic.updates_per_batch,
         entropy=plan.entropy,
         ring=unrolls.ring,
@@ -208,7 +208,7 @@ def learner(me: Context, batches: Batches, weights: Publisher, learned: Owner) -
     """Makes every update, and publishes the weights; with a core to spare it looks at the batch behind the next."""
     state = learned.load()
     me.stats.set("updates", int(state.updates))
-    if isinstance(batches, Drawer):  # updates that went with a killed learner are owed again
+    if isinstance(batches, BatchSampler):  # updates that went with a killed learner are owed again
         batches.pacing.updates = me.stats.updates
     ahead = None
     if me.spare and me.agent.prefetch_target and isinstance(batches, BatchReader):
@@ -247,14 +247,14 @@ def evaluator(plan: Plan) -> Workers:
     )
 
 
-def _evaluator(me: Context, requests: EvaluationPort) -> EvaluationDesk:
+def _evaluator(me: Context, requests: EvaluationPort) -> EvaluationRole:
     plan = me.plan
     played = Evaluator(me.agent, me.evaluation_environments(EVALUATION_RANK), max_steps=plan.eval_max_steps)
 
     def seeds(index: int) -> list[int]:
         return factory.seeds(plan.seed, EVALUATION_RANK, plan.eval_episodes, index)
 
-    return EvaluationDesk(played, requests, seeds, me.stats, me.dismissed)
+    return EvaluationRole(played, requests, seeds, me.stats, me.dismissed)
 
 
 COUNTED_GRADIENTS: tuple[str, ...] = ("gradients", "bytes_sent", "dropped_stale", "dropped_outlier")

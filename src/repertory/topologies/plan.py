@@ -116,7 +116,7 @@ class Plan:
     @property
     def state_size(self) -> int:
         """Numbers of the recurrent state of each environment."""
-        return 2 * self.network.core if self.unrolled else 0
+        return 2 * self.network.lstm_size if self.unrolled else 0
 
     def pacing(self, workers: int = 1) -> Pacing:
         """How much is learned from how much, by one of `workers` that share the steps."""

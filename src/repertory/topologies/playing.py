@@ -141,7 +141,7 @@ def unroll_actor(
         storage,
         index,
         begin_unroll=policy.pull,
-        core=states,
+        states=states,
         reader=lambda: reader(int(own.sum())),
         ring=unrolls.ring,
         dropped=lambda: me.stats.count("dropped_unrolls"),

@@ -15,7 +15,7 @@ from inference_parts import ACTIONS, TINY, agent_of, legal_masks, log_probabilit
 from repertory.agents.agent import Agent
 from repertory.agents.strategy import NUMPY_ROWS
 from repertory.channels.mailbox import InferenceRequest
-from repertory.roles.answers import SampledActions, log_probabilities
+from repertory.roles.inference import SampledActions, log_probabilities
 
 MANY = NUMPY_ROWS + 1
 """More than NumPy replies to by itself."""
@@ -47,7 +47,7 @@ def test_actions_are_sampled_from_the_softmax(count: int) -> None:
     sampled = SampledActions(agent, np.random.default_rng(5))
     sampled.load(weights)
     many = InferenceRequest(*(np.repeat(x, count, axis=0) for x in asked))  # type: ignore[arg-type,type-var]
-    samples = np.concatenate([sampled.answer(many).action for _ in range(8000 // count)])
+    samples = np.concatenate([sampled.reply(many).action for _ in range(8000 // count)])
     counts = np.bincount(samples, minlength=ACTIONS)
     assert counts[2] == 0
     legal = π > 0
@@ -61,11 +61,11 @@ def test_log_probabilities_are_the_agents_own(count: int) -> None:
     some = InferenceRequest(*(x[:count] for x in everything))  # type: ignore[index]
     sampled = SampledActions(agent, np.random.default_rng(0))
     sampled.load(weights)
-    answer = sampled.answer(some)
-    assert answer.extras is not None
-    assert answer.extras.shape == (1, count)
-    want = log_probabilities_of(rows_of(agent, weights, everything)[:count], answer.action)
-    np.testing.assert_allclose(answer.extras[0], want, rtol=1e-5, atol=1e-5)
+    reply = sampled.reply(some)
+    assert reply.extras is not None
+    assert reply.extras.shape == (1, count)
+    want = log_probabilities_of(rows_of(agent, weights, everything)[:count], reply.action)
+    np.testing.assert_allclose(reply.extras[0], want, rtol=1e-5, atol=1e-5)
 
 
 def test_log_probabilities_of_huge_preferences_are_finite() -> None:
@@ -82,12 +82,12 @@ def test_what_numpy_replies_is_what_jax_replies(count: int) -> None:
     for one in (agent, replace(agent, numpy_forward=None)):
         sampled = SampledActions(one, np.random.default_rng(2))
         sampled.load(weights)
-        answers.append([sampled.answer(asked) for _ in range(20)])
+        answers.append([sampled.reply(asked) for _ in range(20)])
     for numpy, jitted in zip(*answers, strict=True):
         np.testing.assert_array_equal(numpy.action, jitted.action)
         np.testing.assert_allclose(numpy.extras, jitted.extras, rtol=1e-5, atol=1e-5)
         assert numpy.state.shape == jitted.state.shape == (count, 0)
-    assert len({tuple(answer.action.tolist()) for answer in answers[0]}) > 1
+    assert len({tuple(reply.action.tolist()) for reply in answers[0]}) > 1
 
 
 def test_new_weights_are_taken_at_once() -> None:
@@ -97,5 +97,5 @@ def test_new_weights_are_taken_at_once() -> None:
     for seed in (1, 2, 1):
         sampled.load(vector_of(agent, seed))
         sampled.rng = np.random.default_rng(0)
-        found.append(float(sampled.answer(asked).extras[0, 0]))  # type: ignore[index]
+        found.append(float(sampled.reply(asked).extras[0, 0]))  # type: ignore[index]
     assert found[0] == found[2] != found[1]

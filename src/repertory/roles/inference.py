@@ -17,7 +17,7 @@ from repertory.channels.mailbox import InferenceReply, InferenceRequest
 
 
 class CachedPasses(NamedTuple):
-    """The layers that answered, and the cached activations of each answer."""
+    """The layers that answered, and the cached activations of each reply."""
 
     layers: Any
     passes: list[Any]
@@ -33,13 +33,13 @@ class GreedyActions:
         """Take these weights from now on."""
         self._rows.load(weights)
 
-    def warm_up(self, question: InferenceRequest) -> None:
-        """Compile what answers such a question."""
-        self._rows(question)
+    def warm_up(self, request: InferenceRequest) -> None:
+        """Compile what answers such a request."""
+        self._rows(request)
 
-    def answer(self, question: InferenceRequest) -> InferenceReply:
+    def reply(self, request: InferenceRequest) -> InferenceReply:
         """The first of the best in each row."""
-        rows, state = self._rows(question)
+        rows, state = self._rows(request)
         return InferenceReply(best(rows), None, state)
 
 
@@ -61,14 +61,14 @@ class SampledActions:
         """Forward passes so far are of no use any more."""
         self._rows.cached = None
 
-    def warm_up(self, question: InferenceRequest) -> None:
-        """Compile what answers such a question; samples nothing."""
-        self._rows(question)
+    def warm_up(self, request: InferenceRequest) -> None:
+        """Compile what answers such a request; samples nothing."""
+        self._rows(request)
         self.drop_cached()
 
-    def answer(self, question: InferenceRequest) -> InferenceReply:
+    def reply(self, request: InferenceRequest) -> InferenceReply:
         """By Gumbel's trick: the highest of preferences with noise is a sample of their softmax."""
-        rows, state = self._rows(question)
+        rows, state = self._rows(request)
         preferences = rows[:, :-1]
         noise = -np.log(-np.log(np.maximum(self.rng.random(preferences.shape, np.float32), 1e-20)))
         action = best(preferences + noise)
@@ -91,10 +91,10 @@ class Rows:
         self._weights, self._numpy, self._copy, self.cached = weights, None, None, None
 
     def __call__(
-        self, question: InferenceRequest, noise: NDArray[np.uint32] | None = None
+        self, request: InferenceRequest, noise: NDArray[np.uint32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A row for each observation, and the next states; `noise` is the key of a noisy network's."""
-        agent, (observation, mask, state, first) = self.agent, question
+        agent, (observation, mask, state, first) = self.agent, request
         if len(observation) <= self._numpy_rows:
             return self._by_numpy(observation, mask), state
         if self._copy is None:
