@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test quick check bench docs docs-check clean
 
 .venv/core: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -24,6 +24,16 @@ check: .venv/dev  ## what can be known without running it
 
 test: check  ## the checks, then every test
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+quick: .venv/dev  ## the fast tests, under 90 seconds on 2 cores
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m 'not slow'
+
+docs: .venv/dev  ## the documentation site, in build/site
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+
+docs-check: .venv/dev  ## run every command and code block of README and docs
+	$(BIN)/python -m pytest tests/docs_check.py
 
 bench: .venv/dev  ## the speed figures that need no peer
 	$(BIN)/python benchmarks/learner_speed.py
