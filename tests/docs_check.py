@@ -7,7 +7,6 @@ stands for the newest run of the page.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,21 +33,27 @@ def short(command: str, directory: Path) -> str:
     return " ".join([*words, "--seconds", SECONDS] if words[1] == "train" else words)
 
 
-def run(arguments: list[str] | str, directory: Path) -> None:
+def run(arguments: list[str] | str, directory: Path, typed: str | None = None) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shell = isinstance(arguments, str)
     done = subprocess.run(
-        arguments, shell=shell, cwd=directory, env={**os.environ, "PATH": path}, capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+        arguments,
+        shell=shell,
+        cwd=directory,
+        env={**os.environ, "PATH": path},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     save_files(page, tmp_path)
-    for folder in ("benchmarks",):
-        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     for command in commands(page):
         run(short(command, tmp_path), tmp_path)
     for number, script in enumerate(scripts(page)):
@@ -59,9 +64,4 @@ def test_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.ipynb")), ids=lambda path: path.name)
 def test_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "notebook.py").write_text(notebook(path))
-    run([sys.executable, "notebook.py"], tmp_path)
-
-
-def test_nothing_is_left_in_the_checkout() -> None:
-    assert shutil.which("git") is None or not (ROOT / "block_0.py").exists()
+    run([sys.executable, "-"], tmp_path, notebook(path))  # as in a notebook, the program is no file
