@@ -30,7 +30,7 @@ quick: .venv/dev  ## the fast tests, under 90 seconds on 2 cores
 
 docs: .venv/dev  ## the documentation site, in build/site
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-check: .venv/dev  ## run every command and code block of README and docs
 	$(BIN)/python -m pytest tests/docs_check.py

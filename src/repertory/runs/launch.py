@@ -208,7 +208,7 @@ def _epsilon_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
     """The schedule, or what it comes to for each actor, where they differ."""
     assert topology.epsilon is not None
     ends = [topology.epsilon(rank)(plan.env_steps) for rank in range(plan.actors)]
-    if plan.actors > 1 and len({*ends, topology.epsilon(0)(0)}) > 2:
+    if len({*ends}) > 1:
         return {f"actor {rank}": round(end, 4) for rank, end in enumerate(ends)}
     settings = plan.q
     half = (settings.epsilon_start + settings.epsilon_end) / 2
