@@ -20,11 +20,10 @@ from repertory.runs.launch import draft
 from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.spelling import train_words
 from repertory.studies.entrants import AblateOptions, CompareOptions, ScaleOptions, ablate, compare, scale
-from repertory.studies.plan import slugs
-from repertory.studies.reading import distinct
+from repertory.studies.plan import distinct, slugs
 from repertory.studies.results import Contestant, Evaluation, Results, Trial, read_tables, write_tables
 from repertory.studies.runner import warm_up_of
-from repertory.studies.standings import LAG
+from repertory.studies.statistics import LAG
 from studies_made_up import grand
 from study_commands import refusal, table
 
