@@ -11,14 +11,14 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from repertory.studies.results import Results
 from repertory.studies.words import brief
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WIDE, NARROW = 8.0, 3.7
 """Inches: for a wide page, and for a phone."""
@@ -59,6 +59,7 @@ SETTINGS: Any = {
     "grid.color": RULE,
     "grid.linewidth": 0.5,
     "svg.fonttype": "none",
+    "svg.hashsalt": "repertory",
     "text.parse_math": False,
 }
 for _axis in ("xtick", "ytick"):
@@ -99,8 +100,6 @@ def looks(results: Results) -> dict[str, Look]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
@@ -159,16 +158,12 @@ def _shared(texts: Sequence[str]) -> str:
 
 def ticks(axis: Any, most: int = 5) -> None:
     """Few round numbers, written like 50k."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def powers(axis: Any, subdivisions: tuple[float, ...] = (1.0,)) -> None:
     """Ticks of a logarithmic axis."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
     axis.set_major_locator(LogLocator(subs=subdivisions, numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
@@ -210,12 +205,9 @@ def beside(names: Sequence[str], width: float) -> list[str]:
 
 
 def plain(figure: Figure) -> str:
-    """SVG with text as text; the same figure always gives the same SVG."""
-    from matplotlib import rc_context
-
+    """SVG with text as text; with `SETTINGS`, the same figure always gives the same SVG."""
     text = io.StringIO()
-    with rc_context({"svg.hashsalt": "repertory"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
 
 

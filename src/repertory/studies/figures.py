@@ -7,11 +7,16 @@ panel; with more, each has its own, on common axes, with the reference in grey b
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 
 from repertory.studies import drawing, statistics
 from repertory.studies.drawing import BAR, DASHED, INK, MOST, MUTED, NARROW, Look, beside, looks, rows_of, ticks
@@ -19,26 +24,19 @@ from repertory.studies.results import Results
 from repertory.studies.statistics import FINAL_SCORE, Axis, Criterion, Curve, Place, Rung
 from repertory.studies.words import number, percent
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 NAMES: dict[Axis, str] = {"env_steps": "env steps", "seconds": "seconds of training", "updates": "updates"}
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """One kind of figure."""
+    """One kind of figure: how to draw it in one of the two widths, and its texts in `figures.toml`."""
 
     name: str
+    draw: Callable[[Results, float], Figure | None]
     title: str
     caption: str
-    draw: Callable[[Results, float], Figure | None]
-    """For one of the two widths."""
     shared: str = ""
-    """Added to the caption where contestants share one panel."""
     alone: str = ""
-    """Added where each has its own; `{0}` is the reference."""
 
 
 def rows(results: Results, width: float, *criteria: Criterion) -> Figure | None:
@@ -187,8 +185,6 @@ def _apart(results: Results, width: float, found: list[Curve], axis: Axis | None
 
 def _line(axes: Axes, results: Results, one: Curve, axis: Axis | None, **line: Any) -> None:
     """With its band; with the seeds where there are too few for a band, or where the contestant has its own panel."""
-    from matplotlib.collections import LineCollection
-
     style, trials = looks(results)[one.contestant], results.of(one.contestant)
     alone = "label" not in line
     if axis is not None and (alone or (one.low is None and len(trials) > 1)):
@@ -267,78 +263,19 @@ def _spaced(actors: list[int], gap: float) -> list[int]:
     return found
 
 
-def _rows(name: str, title: str, caption: str, *criteria: Criterion) -> Sketch:
-    middle = "their median" if criteria[0].median else "their interquartile mean"
-    text = f"Thin strokes: seeds; marker: {middle}; bar: its 95 % interval."
-    return Sketch(name, title, caption.replace("{rows}", text), lambda *given: rows(*given, *criteria))
-
-
-def _rises(axis: Axis, title: str, caption: str) -> Sketch:
-    return Sketch(f"score_{axis}", title, caption, lambda *given: rising(*given, axis), BAND, ALONE)
-
-
-BAND = "Line: interquartile mean of the seeds; band: its 95 % bootstrap interval, from three seeds on."
-ALONE = "Thin: the seeds, as they were evaluated; thick: their interquartile mean; grey: {0}."
-SKETCHES = (
-    Sketch(
-        "scaling",
-        "Scaling against ideal",
-        "Dashed: the rate of the fewest actors times how many more there are; percentages: the share of it reached.",
-        scaling,
-    ),
-    _rows(
-        "time_to_target",
-        "Time to target",
-        "Seconds of training until an evaluation first reached the target. {rows} A seed that never reached it has no "
-        "stroke and counts as infinitely late; then there is no bar.",
-        statistics.SECONDS_TO_TARGET,
-    ),
-    _rows(
-        "final_score",
-        "Final score",
-        "The last evaluation of every run. {rows} Dashed: the target, if there is one.",
-        FINAL_SCORE,
-    ),
-    _rises(
-        "seconds",
-        "Score against wall-clock time",
-        "Wall-clock time of training; start-up and compilation are not included.",
-    ),
-    _rises("env_steps", "Score against env steps", "Sample efficiency: env steps of all environments added up."),
-    _rises("updates", "Score against updates", "Optimizer steps of the learner."),
-    Sketch("curves_each", "Each alone", "", each_alone, alone=ALONE),
-    Sketch(
-        "improvement",
-        "Probability of improvement",
-        "The probability that a run of {0} does better than a run of each other contestant: in time to the target if "
-        "any run reached it, else in score; ties count half. Marker: share of pairs; bar: 95 % interval. Filled: the "
-        "two differ significantly.",
-        duels,
-    ),
-    Sketch(
-        "profiles",
-        "Performance profiles",
-        "For each score, the share of runs that end above it; higher is better. Band: 95 % interval.",
-        profiles,
-        alone="Grey: {0}.",
-    ),
-    _rows(
-        "throughput",
-        "Throughput",
-        "Env steps and updates per second of training. {rows}",
-        *(statistics.ENV_STEPS_PER_S, statistics.UPDATES_PER_S),
-    ),
-    Sketch(
-        "utilisation",
-        "Who works and who waits",
-        "For each role, the share of its time in which it does not wait for others. The bottleneck is near 100 %.",
-        utilisation,
-    ),
-    _rows(
-        "lag",
-        "Policy lag",
-        "How many updates old the weights were that chose the actions the learner trains on, averaged over a run. "
-        "{rows} With a replay this is about the age of its contents, and harmless.",
-        statistics.LAG,
-    ),
-)
+DRAW: Mapping[str, Callable[[Results, float], Figure | None]] = {
+    "scaling": scaling,
+    "time_to_target": lambda *given: rows(*given, statistics.SECONDS_TO_TARGET),
+    "final_score": lambda *given: rows(*given, FINAL_SCORE),
+    "score_seconds": lambda *given: rising(*given, "seconds"),
+    "score_env_steps": lambda *given: rising(*given, "env_steps"),
+    "score_updates": lambda *given: rising(*given, "updates"),
+    "curves_each": each_alone,
+    "improvement": duels,
+    "profiles": profiles,
+    "throughput": lambda *given: rows(*given, statistics.ENV_STEPS_PER_S, statistics.UPDATES_PER_S),
+    "utilisation": utilisation,
+    "lag": lambda *given: rows(*given, statistics.LAG),
+}
+_TEXTS = tomllib.loads(files("repertory.studies").joinpath("figures.toml").read_text(encoding="utf-8"))
+SKETCHES = tuple(Sketch(name, draw=DRAW[name], **texts) for name, texts in _TEXTS.items())

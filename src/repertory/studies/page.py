@@ -11,6 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from matplotlib import rc_context
+
 from repertory.runs.directory import write_text
 from repertory.studies import drawing, statistics
 from repertory.studies.drawing import COLOURS, INK, MUTED, NARROW, PAPER, RULE, WIDE
@@ -45,8 +47,6 @@ _NOTE = re.compile(r'<li data-if="(\w+)">(.*)</li>\n')
 def write(results: Results, directory: Path) -> Path:
     """Write the figures and `report.html`; the page is replaced whole, never seen half written."""
     statistics.require()
-    from matplotlib import rc_context
-
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     with rc_context(drawing.SETTINGS):
         figures = [_figure(sketch, results, directory / "figures") for sketch in SKETCHES]

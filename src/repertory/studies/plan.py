@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -49,8 +49,6 @@ FIRST = ("agent_name", "actors")
 """Settings that tell runs of one topology apart better than others."""
 ALSO = "; and "
 """Between the machines of a study that was continued elsewhere."""
-FINISHED = ("completed", "solved")
-State = Literal["finished", "failed", "unfinished", "absent"]
 
 
 @dataclass(frozen=True)
@@ -123,22 +121,6 @@ def plan_of(kind: str, asked: StudyOptions, entrants: list[Entrant]) -> StudyPla
     )
 
 
-def _read_plan(path: Path) -> StudyPlan:
-    values = read_json(path)
-    found: list[dict[str, Any]] = []
-    try:
-        rows = [{key: value for key, value in row.items() if key != "train"} for row in values["contestants"]]
-        found = [dict(each) for each in values["versions"]]
-        read = {
-            "contestants": tuple(Contestant(**row) for row in rows),
-            "options": tuple(from_dict(options) for options in values["options"]),
-            "versions": tuple(found),
-        }
-        return StudyPlan(**{**values, **read})
-    except (KeyError, TypeError, AttributeError, ValueError, UserError) as error:
-        raise unreadable(path, found[-1] if found else {}, error) from None
-
-
 def unreadable(path: Path, written_with: Mapping[str, Any], error: Exception) -> UserError:
     """The error for a file of options that this version can't read."""
     then, now = written_with.get("repertory", "of an unknown version"), versions()["repertory"]
@@ -153,14 +135,11 @@ def read_study(plan: StudyPlan, runs_dir: Path) -> Results:
 
 
 def describe_machine() -> str:
-    found, memory = versions(), psutil.virtual_memory().total / 1e9
+    found, memory, processor = versions(), psutil.virtual_memory().total / 1e9, None
     packages = ", ".join(f"{name} {found[name]}" for name in ("repertory", "jax", "python"))
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [f" ({line.partition(':')[2].strip()})" for line in lines if line.startswith("model name")]
-    cores = "".join([plural(usable_cores(), "core"), *names[:1]])
+    with suppress(OSError):  # only Linux has this file
+        processor = re.search(r"^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cores = plural(usable_cores(), "core") + (f" ({processor[1]})" if processor else "")
     return f"{cores}, {memory:.1f} GB of memory, {platform.system()} {platform.machine()}; {packages}"
 
 
@@ -203,7 +182,19 @@ class StudyDirectory:
         return self.plan_path.is_file()
 
     def read(self) -> StudyPlan:
-        return _read_plan(self.plan_path)
+        values = read_json(self.plan_path)
+        found: list[dict[str, Any]] = []
+        try:
+            rows = [{key: value for key, value in row.items() if key != "train"} for row in values["contestants"]]
+            found = [dict(each) for each in values["versions"]]
+            read = {
+                "contestants": tuple(Contestant(**row) for row in rows),
+                "options": tuple(from_dict(options) for options in values["options"]),
+                "versions": tuple(found),
+            }
+            return StudyPlan(**{**values, **read})
+        except (KeyError, TypeError, AttributeError, ValueError, UserError) as error:
+            raise unreadable(self.plan_path, found[-1] if found else {}, error) from None
 
     def write(self, plan: StudyPlan) -> StudyPlan:
         write_json(self.plan_path, plan.to_dict())
@@ -239,17 +230,6 @@ def _code_names(plan: StudyPlan) -> set[str]:
     """What its runs would import: a study.json must not make a run import other code than the command names."""
     made = {" ".join([each.environment, *each.env_option]) for each in plan.options}
     return made | {each.network.module for each in plan.options if each.network.module}
-
-
-def state_of(run: Path) -> State:
-    if not run.exists():
-        return "absent"
-    if (run / "failure.json").is_file():
-        return "failed"
-    with suppress(UserError):
-        if (RunDirectory(run).read_result() or {}).get("status") in FINISHED:
-            return "finished"
-    return "unfinished"
 
 
 def clear(run: Path) -> None:

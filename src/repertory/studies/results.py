@@ -215,20 +215,19 @@ def _trial(row: dict[str, str]) -> Trial:
 
 def read_trial(path: Path, contestant: str, seed: int) -> Trial:
     """One run from its directory, whatever there is of it."""
-    if not path.is_dir():
-        return Trial(contestant, seed, "missing")
-    run = RunDirectory(path)
+    status, run = status_of(path), RunDirectory(path)
+    if status == "missing":
+        return Trial(contestant, seed, status)
     result, failure, config = map(_values, (run.result_path, path / "failure.json", run.config_path))
     lines = _lines(run.metrics_path)
-    status = "failed" if failure else str(result.get("status", "interrupted"))
     training = _while_training(lines, config)
     return Trial(
         contestant=contestant,
         seed=seed,
         status=status,
         cause=str(failure.get("cause") or result.get("error") or "") if status == "failed" else "",
-        env_steps=int(_number(result, "env_steps", 0)),
-        updates=int(_number(result, "updates", 0)),
+        env_steps=_count(result, "env_steps"),
+        updates=_count(result, "updates"),
         seconds=_number(result, "seconds", 0.0),
         startup_s=_number(result, "startup_s", 0.0),
         evaluations=_evaluations(result),
@@ -238,6 +237,13 @@ def read_trial(path: Path, contestant: str, seed: int) -> Trial:
         busy=_busy(lines),
         directory=str(path),
     )
+
+
+def status_of(run: Path) -> str:
+    """That of a trial: "missing", "failed", or the one in result.json, "interrupted" without one."""
+    if not run.is_dir():
+        return "missing"
+    return "failed" if _values(run / "failure.json") else str(_values(run / "result.json").get("status", "interrupted"))
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -262,6 +268,10 @@ def _number(values: Mapping[str, Any], key: str, otherwise: Other) -> float | Ot
     return float(value) if type(value) in (int, float) and math.isfinite(value) else otherwise
 
 
+def _count(values: Mapping[str, Any], key: str) -> int:
+    return int(_number(values, key, 0))
+
+
 def _numbers(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
     return [value for line in lines if (value := _number(line, key, None)) is not None]
 
@@ -269,9 +279,7 @@ def _numbers(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
 def _evaluations(result: Mapping[str, Any]) -> tuple[Evaluation, ...]:
     rows = [row for row in result.get("evaluations") or () if isinstance(row, Mapping) and "mean" in row]
     return tuple(
-        Evaluation(
-            int(_number(row, "env_steps", 0)), int(_number(row, "updates", 0)), seconds, _number(row, "mean", math.nan)
-        )
+        Evaluation(_count(row, "env_steps"), _count(row, "updates"), seconds, _number(row, "mean", math.nan))
         for row in rows
         if (seconds := _number(row, "seconds", None)) is not None
     )

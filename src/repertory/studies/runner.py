@@ -28,11 +28,12 @@ from repertory.runs.spelling import train_words
 from repertory.runtime import ending_signals
 from repertory.studies import entrants, plan, statistics
 from repertory.studies.entrants import FOR_EVER, Entrant, ReportOptions, StudyOptions, apply
-from repertory.studies.plan import PlannedRun, StudyDirectory, clear, record_failure, state_of
-from repertory.studies.results import Results, read_tables, read_trial, trial_rows, write_tables
+from repertory.studies.plan import PlannedRun, StudyDirectory, clear, record_failure
+from repertory.studies.results import Results, read_tables, read_trial, status_of, trial_rows, write_tables
 from repertory.studies.words import DASH, answer, duration, plural
 
 INTERRUPTED = 130
+FINISHED = ("completed", "solved")
 START_S = 6.0
 """Start-up and end of a run, about."""
 PRINTED_BYTES = 1_000_000
@@ -148,7 +149,7 @@ def publish(results: Results, directory: Path) -> Path | None:
 def _check_disk(study: StudyDirectory, runs: list[PlannedRun], found: list[Entrant]) -> None:
     """Each run keeps its last checkpoint, which consists mostly of the replay."""
     kept_bytes = {entrant.contestant.name: entrant.kept_bytes for entrant in found}
-    needed = sum(kept_bytes[run.contestant.name] for run in runs if state_of(run.path) != "finished")
+    needed = sum(kept_bytes[run.contestant.name] for run in runs if status_of(run.path) not in FINISHED)
     free = shutil.disk_usage(study.path).free
     if needed > free:
         raise UserError(
@@ -215,8 +216,8 @@ class Runner:
 
         A study that was `moved` to another machine, or to other versions, is warmed up again.
         """
-        again = ("absent", "unfinished", "failed") if self.asked.retry_failed else ("absent", "unfinished")
-        due = [run for run in self.runs if state_of(run.path) in again]
+        done = FINISHED if self.asked.retry_failed else (*FINISHED, "failed")
+        due = [run for run in self.runs if status_of(run.path) not in done]
         if len(due) < len(self.runs):
             self.say(f"{len(self.runs) - len(due)} of {len(self.runs)} runs are there already")
         with self._signals():
@@ -230,7 +231,7 @@ class Runner:
 
     def _warm_up(self, due: list[PlannedRun], moved: bool) -> None:
         """Contestants of which no run has finished here. Failures are ignored: the real run will fail and report it."""
-        warm = {run.contestant.name for run in self.runs if not moved and state_of(run.path) == "finished"}
+        warm = {run.contestant.name for run in self.runs if not moved and status_of(run.path) in FINISHED}
         cold: dict[str, PlannedRun] = {}
         for run in due:
             if run.contestant.name not in warm:
@@ -247,7 +248,7 @@ class Runner:
         clear(run.path)
         began = time.monotonic()
         exit_code, printed = self._execute(run.options)
-        if state_of(run.path) != "finished":
+        if status_of(run.path) not in FINISHED:
             if self.stops or exit_code == INTERRUPTED:
                 return False
             if exit_code == 0:

@@ -81,21 +81,15 @@ def estimate(values: tuple[float, ...], median: bool = False) -> Estimate:
 def improvement(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Estimate:
     """The probability that a run of ours scores above one of theirs; a tie counts half."""
     seeds = min(len(ours), len(theirs))
-    samples = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    low, high = map(float, interval(_pairs_won, *samples)) if seeds >= FEWEST else (None, None)
-    return Estimate(pairs_won(ours, theirs), low, high, seeds)
+    enough = seeds >= FEWEST
+    low, high = map(float, interval(pairs_won, np.asarray(ours), np.asarray(theirs))) if enough else (None, None)
+    return Estimate(float(pairs_won(ours, theirs)), low, high, seeds)
 
 
-def pairs_won(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The share of all pairs of runs in which ours has the higher number; a tie counts half."""
-    return float(_pairs_won(np.asarray(ours, np.float64), np.asarray(theirs, np.float64), axis=0))
-
-
-def _pairs_won(ours: Array, theirs: Array, axis: int) -> Array:
-    """Seeds are on the last axis of both, the one that is given."""
-    ours, theirs = np.expand_dims(ours, axis + 1), np.expand_dims(theirs, axis)
-    share: Array = np.mean((ours > theirs) + 0.5 * (ours == theirs), axis=(axis, axis + 1))
-    return share
+def pairs_won(ours: npt.ArrayLike, theirs: npt.ArrayLike, axis: int = 0) -> Any:
+    """The share of all pairs of runs in which ours has the higher number; a tie counts half. Seeds: the last axis."""
+    mine, others = np.expand_dims(np.asarray(ours), axis + 1), np.expand_dims(np.asarray(theirs), axis)
+    return np.mean((mine > others) + 0.5 * (mine == others), axis=(axis, axis + 1))
 
 
 @lru_cache(maxsize=4096)

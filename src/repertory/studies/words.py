@@ -90,7 +90,7 @@ def answer(results: Results) -> str:
     """One sentence, with names in backticks: speed for `scale`, else the time to the target, else the score."""
     rungs = statistics.ladder(results, statistics.ENV_STEPS_PER_S) if results.kind == "scale" else ()
     if rungs:
-        return f"{_rise(rungs)}; {_stops(rungs)}."
+        return f"{_scaling(rungs)}."
     found = statistics.standing(results, statistics.leading(dataclasses.replace(results, kind="report")))
     if found is None:
         return _unanswered(results)
@@ -105,22 +105,19 @@ def _unanswered(results: Results) -> str:
     return "There is no answer: every run failed." if failed else "There is no answer yet: no run has finished."
 
 
-def _rise(rungs: tuple[Rung, ...]) -> str:
-    first, last = rungs[0], rungs[-1]
-    rates = f"{number(last.rate.value)} against {number(first.rate.value)}"
-    times = number(last.rate.value / first.rate.value)
-    more = f"{last.actors} actors play {times} times as many env steps/s as {first.actors}"
-    return f"{more} ({rates}), {percent(last.efficiency)} of ideal"
-
-
-def _stops(rungs: tuple[Rung, ...]) -> str:
-    last = statistics.last_that_pays(rungs)
-    if last is rungs[-1]:
-        return f"every step up to {last.actors} adds at least half of what it ideally would"
+def _scaling(rungs: tuple[Rung, ...]) -> str:
+    """How far more actors raise the rate, and where a step first adds less than half of what it ideally would."""
+    first, most, last = rungs[0], rungs[-1], statistics.last_that_pays(rungs)
+    rates = f"{number(most.rate.value)} against {number(first.rate.value)}"
+    times = number(most.rate.value / first.rate.value)
+    more = f"{most.actors} actors play {times} times as many env steps/s as {first.actors}"
+    rise = f"{more} ({rates}), {percent(most.efficiency)} of ideal"
+    if last is most:
+        return f"{rise}; every step up to {last.actors} adds at least half of what it ideally would"
     above = rungs[rungs.index(last) + 1]
     share = (above.rate.value - last.rate.value) / (above.ideal - last.ideal)
     gain = f"adds {percent(share)} of what it ideally would" if share > 0 else "adds nothing"
-    return f"it stops paying at {last.actors}, for the step to {above.actors} {gain}"
+    return f"{rise}; it stops paying at {last.actors}, for the step to {above.actors} {gain}"
 
 
 def _best(results: Results, found: Standing) -> str:
@@ -274,14 +271,10 @@ def failed(results: Results) -> dict[str, list[Trial]]:
 
 def _failure(results: Results, name: str, trials: list[Trial]) -> str:
     all_of_it = sum(trial.contestant == name for trial in results.trials)
-    causes = list(dict.fromkeys(_first_line(trial.cause) for trial in trials))
+    lines = (trial.cause.strip().partition("\n")[0].strip().rstrip(".") or NO_CAUSE for trial in trials)
+    causes = list(dict.fromkeys(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines))
     more = f" (and {counted(len(causes) - 1, 'other cause')})" if len(causes) > 1 else ""
     return f"Failed: {name}, with {len(trials)} of {all_of_it} seeds: {causes[0]}{more}."
-
-
-def _first_line(cause: str) -> str:
-    line = cause.strip().partition("\n")[0].strip().rstrip(".") or NO_CAUSE
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def _without_score(results: Results) -> list[str]:
