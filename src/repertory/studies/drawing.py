@@ -163,7 +163,6 @@ def ticks(axis: Any, most: int = 5) -> None:
 
 
 def powers(axis: Any, subdivisions: tuple[float, ...] = (1.0,)) -> None:
-    """Ticks of a logarithmic axis."""
     axis.set_major_locator(LogLocator(subs=subdivisions, numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))

@@ -198,7 +198,6 @@ def _contestant(results: Results, one: Contestant) -> str:
 
 
 def _estimated(criterion: Criterion, values: tuple[float, ...]) -> str:
-    """The number, and below it its interval, or how many seeds reached the target."""
     if not values:
         return _cell(DASH)
     found, reached = criterion.estimate(values), sum(map(math.isfinite, values))

@@ -74,7 +74,6 @@ class StudyPlan:
     seeds: int
     contestants: tuple[Contestant, ...]
     options: tuple[RunOptions, ...]
-    """One for each contestant."""
     machine: str
     versions: tuple[Mapping[str, str | None], ...]
     """Each set of package versions that made runs, in order."""
@@ -122,7 +121,6 @@ def plan_of(kind: str, asked: StudyOptions, entrants: list[Entrant]) -> StudyPla
 
 
 def unreadable(path: Path, written_with: Mapping[str, Any], error: Exception) -> UserError:
-    """The error for a file of options that this version can't read."""
     then, now = written_with.get("repertory", "of an unknown version"), versions()["repertory"]
     reason = error if isinstance(error, UserError) else "an option is missing or has the wrong type"
     return UserError(f"{path} can't be read: it was written by repertory {then}, this is repertory {now}; {reason}")
@@ -213,7 +211,6 @@ class StudyDirectory:
         return begun
 
     def hold(self) -> AbstractContextManager[None]:
-        """Lock the study against other processes."""
         return held(self.path, "is being worked on by another process; wait for that one, or stop it")
 
 
@@ -308,7 +305,6 @@ def _read(path: Path) -> ExistingRun:
 
 
 def _shared(texts: list[str], otherwise: str) -> str:
-    """What is the same for all runs."""
     return texts[0] if len({*texts}) == 1 else otherwise
 
 

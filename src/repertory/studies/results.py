@@ -45,7 +45,6 @@ class Contestant:
     """One of the things compared: a topology, an agent without one of its parts, or a number of actors."""
 
     name: str
-    """Unique in the study."""
     topology: str
     agent: str
     actors: int
@@ -112,11 +111,9 @@ class Results:
     budget: str
     """In words: "60 s", "100,000 env steps", "until 475, at most 50,000 env steps"."""
     target: float | None
-    """The score that counts as solved."""
     contestants: tuple[Contestant, ...]
     trials: tuple[Trial, ...]
     machine: str = ""
-    """Cores, memory, versions."""
 
     def of(self, contestant: str) -> tuple[Trial, ...]:
         """The finished trials of one contestant, by seed."""
@@ -130,7 +127,6 @@ class Results:
 
 
 def write_tables(results: Results, directory: Path) -> None:
-    """Each table whole or not at all."""
     for name, keys, rows in (
         ("evaluations.csv", EVALUATION_KEYS, evaluation_rows(results)),
         ("trials.csv", TRIAL_KEYS, trial_rows(results)),

@@ -136,7 +136,6 @@ def silently(_text: str) -> None:
 
 
 def publish(results: Results, directory: Path) -> Path | None:
-    """Write the tables, and the report if any run has finished."""
     directory.mkdir(parents=True, exist_ok=True)
     write_tables(results, directory)
     if not any(trial.finished for trial in results.trials):
@@ -182,7 +181,6 @@ def conclude(outcome: Outcome, as_json: bool) -> int:
 
 
 def _table(results: Results) -> list[str]:
-    """A line for each contestant: the means of its finished runs."""
     width = max(len(contestant.name) for contestant in results.contestants)
     lines = [f"{'':<{width}}  runs     score  env steps/s  updates/s"]
     for contestant in results.contestants:
@@ -209,7 +207,6 @@ class Runner:
     """How often it was asked to stop."""
     process: subprocess.Popen[bytes] | None = None
     spent: list[float] = field(default_factory=list)
-    """Seconds that each run took."""
 
     def run(self, moved: bool) -> bool:
         """Make every run that does not exist yet; False if the study was interrupted.
@@ -282,7 +279,6 @@ class Runner:
         return exit_code, said
 
     def _line(self, run: PlannedRun, left: int) -> str:
-        """How a run ended, and an estimate of the time that is left."""
         trial = read_trial(run.path, run.contestant.name, run.seed)
         score = "none" if trial.score is None else f"{trial.score:.1f}"
         ended = f"score {score} after {trial.env_steps:,} env steps in {trial.seconds:.1f} s"

@@ -199,7 +199,7 @@ def mean_score(results: Results, trial: Trial, axis: Axis) -> float | None:
     return float(np.interp(np.linspace(*found, POINTS), *points(trial, axis)).mean())
 
 
-def seconds_or_steps_to_target(results: Results, trial: Trial, axis: Axis) -> float | None:
+def to_target(results: Results, trial: Trial, axis: Axis) -> float | None:
     if results.target is None or not trial.evaluations:
         return None
     reached = trial.reached(results.target)
@@ -230,7 +230,7 @@ class Criterion:
         return estimate(values, self.median)
 
 
-_seconds, _steps = (partial(seconds_or_steps_to_target, axis=axis) for axis in ("seconds", "env_steps"))
+_seconds, _steps = (partial(to_target, axis=axis) for axis in ("seconds", "env_steps"))
 _over_seconds, _over_steps = (partial(mean_score, axis=axis) for axis in ("seconds", "env_steps"))
 FINAL_SCORE = Criterion("final score", "", True, lambda _, t: t.finite_score)
 SCORE_PER_STEP = Criterion("mean score over the same env steps", "", True, _over_steps)
