@@ -241,7 +241,6 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
 
     The same call again goes on with a study that was interrupted.
     """
-    from repertory.studies import entrants
     from repertory.studies.entrants import CompareOptions
     from repertory.studies.results import evaluation_rows, trial_rows
     from repertory.studies.runner import run_study, say, silently
@@ -254,7 +253,7 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
     names = topologies if isinstance(topologies, str) else ",".join(topologies)
     quiet = options.pop("quiet", not _has_viewer())
     asked = change(CompareOptions(environment), {"topologies": names, "quiet": quiet, **options})
-    outcome = run_study("compare", asked, entrants.compare(asked), silently if asked.quiet else say)
+    outcome = run_study("compare", asked, silently if asked.quiet else say)
     if outcome.interrupted:
         raise KeyboardInterrupt
     results = outcome.results

@@ -315,25 +315,25 @@ def completion(arguments: list[str]) -> int:
 def compare(arguments: list[str]) -> int:
     """train several topologies with one budget, and report which suits an environment"""
     from repertory.studies.entrants import CompareOptions
-    from repertory.studies.runner import run_compare
+    from repertory.studies.runner import run
 
-    return run_compare(parse(CompareOptions, arguments, "compare"))
+    return run("compare", parse(CompareOptions, arguments, "compare"))
 
 
 def ablate(arguments: list[str]) -> int:
     """train a DQN without each of its parts, and report what they are worth"""
     from repertory.studies.entrants import AblateOptions
-    from repertory.studies.runner import run_ablate
+    from repertory.studies.runner import run
 
-    return run_ablate(parse(AblateOptions, arguments, "ablate"))
+    return run("ablate", parse(AblateOptions, arguments, "ablate"))
 
 
 def scale(arguments: list[str]) -> int:
     """train a topology with more and more actors, and report what they give"""
     from repertory.studies.entrants import ScaleOptions
-    from repertory.studies.runner import run_scale
+    from repertory.studies.runner import run
 
-    return run_scale(parse(ScaleOptions, arguments, "scale"))
+    return run("scale", parse(ScaleOptions, arguments, "scale"))
 
 
 def report(arguments: list[str]) -> int:

@@ -27,8 +27,7 @@ from repertory.runs.presets import defaults
 from repertory.studies import statistics
 from repertory.studies.entrants import CompareOptions
 from repertory.studies.plan import StudyDirectory
-from repertory.studies.reading import read_trial
-from repertory.studies.results import EVALUATION_KEYS, TRIAL_KEYS, Results, Trial
+from repertory.studies.results import EVALUATION_KEYS, TRIAL_KEYS, Results, Trial, read_trial
 from repertory.studies.runner import Runner, cause_of
 from repertory.studies.statistics import require
 from study_commands import StudyProcess, finished, last_line, refusal, stamps, table

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import repertory
 from repertory import cli, topologies
 from repertory.errors import UserError
 from repertory.runs import launch
@@ -20,11 +21,10 @@ from repertory.runs.launch import draft
 from repertory.runs.presets import choose_agent, defaults
 from repertory.runs.spelling import train_words
 from repertory.studies.entrants import AblateOptions, CompareOptions, ScaleOptions, ablate, compare, scale
-from repertory.studies.plan import slugs
-from repertory.studies.reading import distinct
+from repertory.studies.plan import distinct, slugs
 from repertory.studies.results import Contestant, Evaluation, Results, Trial, read_tables, write_tables
 from repertory.studies.runner import warm_up_of
-from repertory.studies.standings import LAG
+from repertory.studies.statistics import LAG
 from studies_made_up import grand
 from study_commands import refusal, table
 
@@ -201,6 +201,16 @@ def test_bad_input_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert sentence in refusal(capsys, *typed.split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_another_version_is_refused_with_both_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"environment": "CartPole-v1", "agent_name": "dqn", "topology_name": "single", "gone": 1}
+    saved = {"config": config, "origin": {"versions": {"repertory": "0.0.1"}}}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    said = refusal(capsys, "report", str(tmp_path))
+    assert f"written by repertory 0.0.1, this is repertory {repertory.__version__}; unknown option 'gone'" in said
 
 
 def test_all_that_cannot_run_are_named_with_their_reasons() -> None:

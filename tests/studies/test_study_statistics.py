@@ -12,27 +12,25 @@ from hypothesis import strategies as st
 from rliable import metrics
 
 from repertory.studies import statistics
-from repertory.studies.standings import (
+from repertory.studies.statistics import (
     ENV_STEPS_PER_S,
     FINAL_SCORE,
     SCORE_PER_STEP,
     SECONDS_TO_TARGET,
-    ladder,
-    last_that_pays,
-    leading,
-    ranked,
-    reference,
-    standing,
-    standings,
-)
-from repertory.studies.statistics import (
     curve,
     estimate,
     improvement,
     interquartile_mean,
+    ladder,
+    last_that_pays,
+    leading,
     profiles,
+    ranked,
+    reference,
     shared_span,
     span,
+    standing,
+    standings,
     told_apart,
 )
 from studies_made_up import final, scaled, study, trial
@@ -80,7 +78,7 @@ def test_interquartile_mean_is_that_of_rliable_and_of_a_slow_loop(values: tuple[
 @settings(max_examples=40, deadline=None)
 @given(SCORES, SCORES)
 def test_probability_of_improvement_counts_pairs_as_rliable_does(x: tuple[float, ...], y: tuple[float, ...]) -> None:
-    found = float(statistics._pairs_won(np.asarray(x)[:, None], np.asarray(y)[:, None])[0])
+    found = statistics.pairs_won(x, y)
     assert found == pytest.approx(slow_improvement(x, y))
     assert found == pytest.approx(
         float(metrics.probability_of_improvement(np.asarray(x)[:, None], np.asarray(y)[:, None]))

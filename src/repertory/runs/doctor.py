@@ -15,7 +15,7 @@ import psutil
 
 from repertory.runtime import cache_directory, usable_cores
 
-EXTRAS = {"atari": "ale_py", "minatar": "minatar", "studies": "rliable", "video": "imageio"}
+EXTRAS = {"atari": "ale_py", "minatar": "minatar", "studies": "matplotlib", "video": "imageio"}
 GIGABYTE = 1e9
 
 

@@ -1,8 +1,7 @@
-"""How figures look: widths, colours, lines, markers, axes, labels; and how they are written, for paper as PNG and SVG,
-for the page as SVG in two widths; matplotlib without pyplot or global state.
+"""How figures look: colours, lines, markers, panels, axes, labels; and their SVG text. matplotlib without pyplot.
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color), safe for the colour-blind, yellow darkened for
-white paper; sixteen contestants differ in colour or line, and all of them in marker, so grey print can be read too.
+white paper. Sixteen contestants differ in colour or line, and all of them in marker, so grey print can be read too.
 """
 
 from __future__ import annotations
@@ -10,29 +9,25 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repertory.studies import statistics
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
 from repertory.studies.results import Results
-from repertory.studies.standings import reference
 from repertory.studies.words import brief
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-DOTS_PER_INCH = 200
 WIDE, NARROW = 8.0, 3.7
-"""Inches: for a page, and for a telephone."""
+"""Inches: for a wide page, and for a phone."""
 MOST = 6
 """Curves or bands in one panel: more would hide each other."""
 FAR = 10.0
-"""Where the largest is so many times the smallest, an axis is logarithmic."""
+"""An axis is logarithmic where the largest value is this many times the smallest."""
 LETTER = 0.078
-"""Inches that a letter of a title takes, about."""
+"""Width of a letter of a title in inches, about."""
 INK, MUTED, RULE, PAPER = "#1d2329", "#5d6670", "#d5dade", "#fefefe"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#111111", "#a89a00")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -64,6 +59,7 @@ SETTINGS: Any = {
     "grid.color": RULE,
     "grid.linewidth": 0.5,
     "svg.fonttype": "none",
+    "svg.hashsalt": "repertory",
     "text.parse_math": False,
 }
 for _axis in ("xtick", "ytick"):
@@ -83,7 +79,7 @@ _SPACE = re.compile(r"\s*\n\s*")
 
 @dataclass(frozen=True)
 class Look:
-    """How one contestant is drawn in every figure."""
+    """One contestant, the same in every figure."""
 
     colour: str
     line: Any
@@ -92,32 +88,6 @@ class Look:
     @property
     def stroke(self) -> dict[str, Any]:
         return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """One kind of figure; `draw` gives None where there is nothing to show."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[Results, float], Figure | None]
-    """For one of the two widths."""
-    shared: str = ""
-    """What the caption goes on with where contestants share one panel."""
-    alone: str = ""
-    """And where each has its own; `{0}` is the reference."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure for the page; SVG in both widths."""
-
-    name: str
-    title: str
-    caption: str
-    wide: str
-    narrow: str
 
 
 def look(index: int) -> Look:
@@ -130,13 +100,11 @@ def looks(results: Results) -> dict[str, Look]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def side_by_side(width: float, count: int, height: float, sharey: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure with so many axes in a row; on a telephone, one below the other."""
+    """A figure with a row of panels; on a phone, a column."""
     down, across = (count, 1) if width == NARROW else (1, count)
     figure = new_figure(width, height * down)
     return figure, list(figure.subplots(down, across, squeeze=False, sharey=sharey).flat)
@@ -145,11 +113,12 @@ def side_by_side(width: float, count: int, height: float, sharey: bool = True) -
 def panels(
     width: float, names: Sequence[str], heights: Sequence[float], sharey: bool = True
 ) -> tuple[Figure, list[Axes], int]:
-    """A titled panel for each name, on common axes, and how many side by side: as fill rows and hold the titles."""
+    """A titled panel for each name, on common axes, and the number of columns: rows are full and titles fit."""
     count = len(names)
     columns = min(count, 2 if width == NARROW else min((5, 4, 3), key=lambda wide: (-count % wide, -wide)))
-    titles = short(names, _letters(width, columns))
-    while columns > 1 and max(map(len, titles)) > _letters(width, columns):
+    letters = (width - 0.5) / LETTER
+    titles = short(names, int(letters / columns))
+    while columns > 1 and max(map(len, titles)) > letters / columns:
         columns -= 1
     tallest = [max(heights[start : start + columns]) for start in range(0, count, columns)]
     figure, ratios = new_figure(width, sum(tallest) + 0.35), {"height_ratios": tallest}
@@ -163,13 +132,8 @@ def panels(
     return figure, list(grid.flat[:count]), columns
 
 
-def _letters(width: float, across: int) -> int:
-    """Of a title above one of so many panels."""
-    return int((width - 0.5) / across / LETTER)
-
-
 def short(names: Sequence[str], longest: int) -> list[str]:
-    """The names in so many letters, if all of them still differ then; else in as many more as it takes."""
+    """The names cut to `longest` letters, or to as many more as keep them different."""
     most = max(map(len, names), default=0)
     if most <= longest:
         return list(names)
@@ -187,29 +151,25 @@ def short(names: Sequence[str], longest: int) -> list[str]:
 
 
 def _shared(texts: Sequence[str]) -> str:
-    """What all of several begin with, up to the end of a word."""
+    """The common prefix of several texts, up to the end of a word."""
     alike = [one == other for one, other in zip(min(texts), max(texts), strict=False)]
     return re.sub(r"[^\s,=:/.]*$", "", min(texts)[: [*alike, False].index(False)]) if len(texts) > 1 else ""
 
 
 def ticks(axis: Any, most: int = 5) -> None:
-    """Few round numbers, as people write them: 50k."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
+    """Few round numbers, written like 50k."""
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def powers(axis: Any, subdivisions: tuple[float, ...] = (1.0,)) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
     axis.set_major_locator(LogLocator(subs=subdivisions, numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def across(axes: Axes, label: str, ends: Sequence[float], seen: Sequence[float], most: int = 5) -> None:
-    """The horizontal axis for all that is seen; logarithmic, and called so, where contestants end far apart."""
+    """The horizontal axis for all values that are shown; logarithmic where the ends of contestants are far apart."""
     positive = [end for end in ends if end > 0]
     if not positive or max(positive) < FAR * min(positive):
         axes.set(xlabel=label, xlim=(0, 1.04 * max(seen, default=1.0) or 1.0))
@@ -230,7 +190,7 @@ def across(axes: Axes, label: str, ends: Sequence[float], seen: Sequence[float],
 
 
 def rows_of(axes: Axes, names: Sequence[str], count: int = 0) -> None:
-    """Name the rows of a figure, the first on top; with room for `count` of them."""
+    """Name the rows of a panel, the first on top; with room for `count` rows."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(max(len(names), count) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -243,53 +203,23 @@ def beside(names: Sequence[str], width: float) -> list[str]:
     return short(names, 34 if width == WIDE else 18)
 
 
-def draw(sketches: Iterable[Sketch], results: Results, directory: Path) -> list[Drawn]:
-    """Write PNG and SVG of every figure that has something to show, and give those for the page."""
-    statistics.require()
-    from matplotlib import rc_context
-
-    directory.mkdir(parents=True, exist_ok=True)
-    with rc_context(SETTINGS):
-        found = (_drawn(sketch, results, directory) for sketch in sketches)
-        return [drawn for drawn in found if drawn is not None]
-
-
-def _drawn(sketch: Sketch, results: Results, directory: Path) -> Drawn | None:
-    wide, narrow = sketch.draw(results, WIDE), sketch.draw(results, NARROW)
-    if wide is None or narrow is None:
-        for ending in ("png", "svg"):  # of an earlier report, when there was something to show
-            (directory / f"{sketch.name}.{ending}").unlink(missing_ok=True)
-        return None
-    texts = {"wide": plain(wide), "narrow": plain(narrow)}
-    (directory / f"{sketch.name}.svg").write_text(texts["wide"], encoding="utf-8")
-    wide.set_layout_engine("none")  # it is laid out by now; to do it again takes as long as to draw it
-    wide.savefig(directory / f"{sketch.name}.png", dpi=DOTS_PER_INCH)
-    caption = f"{sketch.caption} {sketch.shared if len(wide.axes) == 1 else sketch.alone}".strip()
-    shown = (inline(text, f"{sketch.name}-{kind}", sketch.title, kind) for kind, text in texts.items())
-    return Drawn(sketch.name, sketch.title, caption.format(reference(results)), *shown)
-
-
 def plain(figure: Figure) -> str:
-    """SVG as matplotlib writes it, with text as text; the same figure is the same text."""
-    from matplotlib import rc_context
-
+    """SVG with text as text; with `SETTINGS`, the same figure always gives the same SVG."""
     text = io.StringIO()
-    with rc_context({"svg.hashsalt": "repertory"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
 
 
 def inline(text: str, identity: str, label: str, css_class: str) -> str:
-    """SVG for the inside of a page: ids of its own, short numbers, colours as the page's variables, no background."""
+    """SVG for inside a page: unique ids, short numbers, colours as the page's variables, no background."""
     text = _DROPPED.sub("", text[text.index("<svg") :])
-    text = _TAG.sub(lambda tag: _adapted(tag[0], identity), text)
+
+    def adapted(tag: re.Match[str]) -> str:
+        unique = _REFERENCE.sub(lambda found: f"{found[1]}{identity}-", tag[0])
+        coloured = _COLOUR.sub(lambda found: VARIABLES[found[0]], unique).replace("'DejaVu Sans'", "var(--sans)")
+        return _LONG.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), coloured)
+
+    text = _TAG.sub(adapted, text)  # text between tags is left as it is
     opening = f'<svg class="{css_class}" role="img" aria-label="{html.escape(label)}"'
     text = _HEAD.sub(lambda found: f'{opening} viewBox="{found[1]}">', text, count=1)
     return _SPACE.sub("\n", text).replace("\nL ", "L").replace("\nz\n", "z")
-
-
-def _adapted(tag: str, identity: str) -> str:
-    """One tag; what stands between tags is said to readers, and is left as it is."""
-    tag = _REFERENCE.sub(lambda found: f"{found[1]}{identity}-", tag)
-    tag = _COLOUR.sub(lambda found: VARIABLES[found[0]], tag).replace("'DejaVu Sans'", "var(--sans)")
-    return _LONG.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), tag)

@@ -1,14 +1,12 @@
-"""Who takes part in a study, with which options and which budget; refuses what can't run before anything runs.
+"""The options of studies, and which contestants take part with which options; what can't run is refused before any run.
 
-The budget is the same for all. `seconds` are those of the wall clock from the first step on, evaluations included, for
-every topology: `single` trains nothing during an evaluation, the others play it beside the training, on cores that
-their workers would have had. A budget of seconds is divided by the clock, as nobody knows the speeds beforehand: so all
-are evaluated equally often. A budget of env steps is divided by env steps, also where seconds limit it."""
+All contestants get the same budget. `seconds` is wall-clock time from the first step on, evaluations included. A budget
+of seconds is divided into evaluations by the clock, as speeds are not known beforehand: all contestants are evaluated
+equally often. A budget of env steps is divided by env steps, even where seconds limit it as well."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,7 +18,8 @@ import tyro
 from repertory import topologies
 from repertory.agents import registry
 from repertory.errors import UserError, nearest
-from repertory.runs.config import SEEDS, RunOptions, change, flag, names_of, read_pairs, value_of
+from repertory.limits import Positive, check_ranges
+from repertory.runs.config import SEEDS, RunOptions, Switch, change, names_of, read_pairs
 from repertory.runs.directory import check_name
 from repertory.runs.launch import check_memory, draft, replay_bytes
 from repertory.runs.presets import defaults, find_preset
@@ -30,40 +29,38 @@ from repertory.studies.words import plural
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What every study with runs of its own is told."""
-
     environment: tyro.conf.Positional[str] = ""
     """A Gymnasium id, `module:Id`, or `path/file.py:factory`."""
-    seeds: int = 5
-    """Runs of each contestant: with the seeds 0, 1, 2, ..."""
-    seconds: float | None = None
-    """Each run trains for so many seconds, evaluations included."""
-    env_steps: int | None = None
-    """Each run ends after so many env steps."""
+    seeds: Positive[int] = 5
+    """Runs of each contestant, with the random seeds 0, 1, 2, ..."""
+    seconds: Positive[float] | None = None
+    """Each run trains for this many seconds, evaluations included."""
+    env_steps: Positive[int] | None = None
+    """Each run ends after this many env steps."""
     target_score: float | None = None
-    """Each run ends as soon as an evaluation's mean reaches this."""
-    evaluations: int = 25
-    """How often each run is evaluated, spread evenly over its seconds or env steps."""
-    envs_per_actor: int | None = None
-    """Environments that each actor steps together; by default as many as the preset says."""
+    """Each run ends as soon as the mean return of an evaluation reaches this score."""
+    evaluations: Positive[int] = 25
+    """Evaluations of each run, spread evenly over its seconds or env steps."""
+    envs_per_actor: Positive[int] | None = None
+    """Vectorized environments: how many each actor steps together; by default as many as the preset says."""
     env_option: tuple[str, ...] = ()
-    """KEY=VALUE handed to the environment's constructor."""
+    """KEY=VALUE: keyword arguments of the environment's constructor."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """KEY=VALUE: an option of `repertory train` for all contestants that have it, as agent.learning_rate=1e-3; again
-    for each further one."""
+    """KEY=VALUE: an option of `repertory train` for all contestants that have it, as in agent.learning_rate=1e-3; give
+    --set once for each option."""
     name: str | None = None
     """The study directory's name; by default made of the command and the environment."""
     studies_dir: Path = Path("studies")
-    """Where study directories lie."""
-    cold: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """No short run of each contestant first: then compiling is on the clock of its first run."""
-    drop_checkpoints: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Remove each run's checkpoint, replay included, as soon as it has finished."""
-    retry_failed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Make runs again that failed before."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("-q",))] = False
-    """No line for each run."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Where study directories are made."""
+    cold: Switch = False
+    """No short warm-up run of each contestant: its first run then includes compilation time."""
+    drop_checkpoints: Switch = False
+    """Delete each run's checkpoint, replay included, as soon as the run has finished."""
+    retry_failed: Switch = False
+    """Make failed runs again."""
+    quiet: Annotated[Switch, tyro.conf.arg(aliases=("-q",))] = False
+    """Print no line for each run."""
+    json: Switch = False
     """Print the result as one JSON line and nothing else."""
 
 
@@ -72,9 +69,9 @@ class CompareOptions(StudyOptions):
     """Train topologies on an environment one after another, with the same budget, and report which suits it."""
 
     topologies: str = "all"
-    """Comma-separated: NAME, or NAME:AGENT as seed_rl:dqn; `all` is every topology with the agent it is for."""
-    actors: int | None = None
-    """Actors of each topology but `single`; by default as many as the topology says."""
+    """Comma-separated: NAME, or NAME:AGENT as in seed_rl:dqn; `all` is every topology with its default agent."""
+    actors: Positive[int] | None = None
+    """Actors of each topology that can have several; by default as many as the preset says."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +80,9 @@ class AblateOptions(StudyOptions):
 
     components: str = "replay,target,double,dueling,n-step,prioritized"
     """Comma-separated parts that are on, and each off once; also distributional and noisy."""
-    envs_per_actor: int | None = 1
-    """Environments that are stepped together. With several, an agent without a replay would still learn from a mix of
-    episodes."""
+    envs_per_actor: Positive[int] | None = 1
+    """Vectorized environments that are stepped together. With several, an agent without a replay would still learn from
+    a mix of episodes."""
 
 
 @dataclass(frozen=True)
@@ -93,41 +90,33 @@ class ScaleOptions(StudyOptions):
     """Train one topology with more and more actors, and report what each doubling gives."""
 
     topology: str = topologies.SCALED
-    """NAME, or NAME:AGENT as seed_rl:dqn."""
+    """NAME, or NAME:AGENT as in seed_rl:dqn."""
     actors: str = "1,2,4,8,16"
     """Comma-separated numbers of actors."""
-    seeds: int = 1
-    """Runs for each number of actors: with the seeds 0, 1, 2, ..."""
+    seeds: Positive[int] = 1
+    """Runs for each number of actors, with the random seeds 0, 1, 2, ..."""
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Make the report of a study from runs that there are, or that of a study anew."""
+    """Make the report of a study from existing runs, or make that of a study again."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Names or directories of runs, or the directory of one study."""
     runs_dir: Path = Path("runs")
-    """Where run directories lie."""
+    """Where run directories are."""
     target_score: float | None = None
-    """The score that counts as solved; by default what all runs were told."""
+    """The score that counts as solved; by default the target score of the runs, if it is the same for all."""
     to: Path | None = None
-    """The directory to write; by default studies/report-ENVIRONMENT, and of a study its own."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """The directory to write to; by default studies/report-ENVIRONMENT, or the study's own."""
+    json: Switch = False
     """Print the result as one JSON line and nothing else."""
-
-
-POSITIVE = ("seeds", "seconds", "env_steps", "evaluations", "envs_per_actor")
 
 
 def check(options: StudyOptions) -> None:
     if not options.environment:
         raise UserError("a study needs an environment, for example: repertory compare CartPole-v1")
-    for name in (*POSITIVE, "target_score"):
-        value = value_of(options, name)
-        if value is not None and not math.isfinite(value):
-            raise UserError(f"{flag(name)} must be a finite number, not {value}")
-        if name in POSITIVE and value is not None and value <= 0:
-            raise UserError(f"{flag(name)} must be above 0, not {value}")
+    check_ranges(options)
     if options.seeds > SEEDS:
         raise UserError(f"--seeds must not be above {SEEDS}, it is {options.seeds}")
     if options.name is not None:
@@ -157,16 +146,16 @@ OWN = (
     "environment", "topology_name", "agent_name", "actors", "envs_per_actor", "env_option", "seed", "seconds",
     "env_steps", "target_score", "name", "runs_dir", "dry_run", "quiet", "json", "config", "preset",
 )  # fmt: skip
-"""Options of `train` that a study has itself."""
+"""Options of `train` that a study sets itself."""
 FOR_EVER = 10**12
-"""Env steps that no run comes to."""
+"""Env steps that no run reaches."""
 COMPARE_S, SCALE_S = 60.0, 20.0
 """Seconds of each run, if no budget is given."""
 N_STEP = 3
 """Steps of n-step returns where the preset has only one (Hessel et al. 2018)."""
 FEW = 10
-"""Steps of the four DQNs' returns at most, chosen on CartPole-v1. With 20 the parts hardly matter: one without replay
-and target came to 485. With 1 the full one is not steady: it reaches 500 and loses it again."""
+"""Most steps of the four DQNs' returns, chosen on CartPole-v1. With 20 the parts hardly matter: a DQN without replay
+and target scored 485. With 1 the full DQN is not stable: it reaches 500 and loses it again."""
 OFF: Mapping[str, Settings] = {
     "replay": {"agent.replay": False, "agent.prioritized": False},
     "target": {"agent.target": False},
@@ -177,7 +166,7 @@ OFF: Mapping[str, Settings] = {
     "distributional": {"agent.distributional": False},
     "noisy": {"agent.noisy": False},
 }
-"""What switches each part of a DQN off; without a replay there is nothing to prioritise."""
+"""What switches each part of a DQN off; without a replay there is nothing to prioritize."""
 FOUR = {"neither": "replay target", "target only": "replay", "replay only": "target", "full DQN": ""}
 """The four DQNs (Mnih et al. 2015), by what is off. Without a replay, each step is learned from once, as it comes:
 memory, batch and update are one step each. Without a target, the network bootstraps from itself."""
@@ -185,7 +174,7 @@ memory, batch and update are one step each. Without a target, the network bootst
 
 @dataclass(frozen=True)
 class Entrant:
-    """A contestant, and the options of its runs; each run has a seed and a name besides."""
+    """A contestant, and the options that its runs have in common."""
 
     contestant: Contestant
     options: RunOptions
@@ -195,7 +184,7 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Variant:
-    """Who would take part: the preset's options, and what makes it differ from the others."""
+    """A contestant before it is checked: a preset, and the settings that make it differ from the others."""
 
     name: str
     preset: RunOptions
@@ -205,8 +194,6 @@ class Variant:
 def compare(asked: CompareOptions) -> list[Entrant]:
     """The topologies that are named; `all` stands for those that are not."""
     check(asked)
-    if asked.actors is not None and asked.actors < 1:
-        raise UserError(f"--actors must be above 0, not {asked.actors}")
     items = items_of(asked.topologies, "--topologies")
     rest = [name for name in topologies.known() if name not in items]
     names = [name for item in items for name in (rest if item == "all" else [item])]
@@ -229,7 +216,7 @@ def scale(asked: ScaleOptions) -> list[Entrant]:
 
 
 def _preset(environment: str, item: str, actors: int | None = None) -> RunOptions:
-    """The preset for `topology` or `topology:agent`, with so many actors, if it may have several."""
+    """The preset for `topology` or `topology:agent`, with this many actors if the topology can have several."""
     name, separator, agent = item.partition(":")
     topology = topologies.find(name)
     trained = known(agent, tuple(registry.known()), f"agent of {name}") if separator else topology.agents[0]
@@ -240,7 +227,7 @@ def _preset(environment: str, item: str, actors: int | None = None) -> RunOption
 
 
 def ablate(asked: AblateOptions) -> list[Entrant]:
-    """The agent with every part on first, then it without each, then the four DQNs; no two are the same."""
+    """The agent with every part on, then without each part, then the four DQNs; duplicates are left out."""
     check(asked)
     parts = [known(item, tuple(OFF), "component") for item in items_of(asked.components, "--components")]
     preset = change(defaults(asked.environment, "dqn", topologies.DEFAULT), find_preset(asked.environment).ablation)
@@ -260,7 +247,7 @@ def ablate(asked: AblateOptions) -> list[Entrant]:
 
 
 def _on(parts: Iterable[str], preset: RunOptions) -> dict[str, Any]:
-    """What switches parts on; returns are as long as the preset's, if those are longer than one step."""
+    """What switches parts on; n-step returns are as long as the preset's, if that has more than one step."""
     steps = preset.agent.n_step if preset.agent.n_step > 1 else N_STEP
     return {f"agent.{part.replace('-', '_')}": steps if part == "n-step" else True for part in parts}
 
@@ -270,22 +257,39 @@ def _off(parts: Iterable[str]) -> dict[str, Any]:
 
 
 def _enter(asked: StudyOptions, variants: list[Variant], fallback_s: float | None) -> list[Entrant]:
-    """Variants with everything that was asked for; what makes them differ has the last word."""
+    """Variants with all options of the command; what makes them differ is applied last."""
     common = {**_budget(asked, [variant.preset for variant in variants], fallback_s), "env_option": asked.env_option}
     if asked.envs_per_actor is not None:
         common["envs_per_actor"] = asked.envs_per_actor
     chosen = _chosen(asked)
-    _check_chosen(chosen, {name for variant in variants for name in names_of(type(variant.preset))} - {*OWN})
-    runs = [
-        apply(apply(change(variant.preset, common), chosen, known_only=True), variant.settings) for variant in variants
-    ]
-    return _admit(variants, runs)
+    names = {name for variant in variants for name in names_of(type(variant.preset))} - {*OWN}
+    for name in chosen:
+        if name in OWN:
+            raise UserError(f"--set {name} is not for studies: they have an option of their own for it")
+        if name not in names:
+            raise UserError(f"--set {name}: no contestant has such an option{nearest(name, names)}")
+    every = {name for variant in variants for name in variant.settings}
+    differing = {name for name in every if len({repr(each.settings.get(name)) for each in variants}) > 1}
+    entrants, refusals = [], {}
+    for variant in variants:
+        options = apply(change(variant.preset, common), chosen, known_only=True)
+        try:
+            entrants.append(_entrant(variant, apply(options, variant.settings), differing))
+        except UserError as error:
+            refusals[variant.name] = str(error)
+    reasons = set(refusals.values())
+    if len(reasons) == 1 and len(refusals) == len(variants):
+        raise UserError(reasons.pop())
+    if refusals:
+        each = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+        raise UserError(f"{len(refusals)} of {len(variants)} contestants can't run: {each}")
+    return entrants
 
 
 def _budget(asked: StudyOptions, presets: list[RunOptions], fallback_s: float | None) -> dict[str, Any]:
-    """What ends a run, whichever comes first, and how often it is evaluated until then, as options of `train`.
+    """The stopping conditions of a run and its evaluation intervals, as options of `train`.
 
-    With a target alone, runs may take as many env steps as the longest preset; the shortest one is divided.
+    With a target alone, each run may take as many env steps as the longest preset; the evaluations divide the shortest.
     """
     seconds, env_steps = asked.seconds, asked.env_steps
     if seconds is None and env_steps is None and asked.target_score is None:
@@ -299,7 +303,7 @@ def _budget(asked: StudyOptions, presets: list[RunOptions], fallback_s: float | 
         "target_score": asked.target_score,
         "eval_every": FOR_EVER if divided is None else max(1, divided // asked.evaluations),
         "eval_every_s": None if seconds is None or divided is not None else seconds / asked.evaluations,
-        "checkpoint_every": FOR_EVER,  # only at the end, as saving takes time
+        "checkpoint_every": FOR_EVER,  # only at the end: saving takes time
         "keep_checkpoints": 1,
     }
 
@@ -313,52 +317,21 @@ def budget_in_words(options: RunOptions) -> str:
 
 
 def apply(options: RunOptions, settings: Settings, *, known_only: bool = False) -> RunOptions:
-    """Options with settings; with `known_only`, without those it does not have."""
+    """Options with settings by dotted name; `known_only` ignores settings that these options do not have."""
     names = names_of(type(options))
     for name, value in settings.items():
         if name in names or not known_only:
-            options = change(options, _nested(name, value))
+            for part in reversed(name.split(".")):
+                value = {part: value}
+            options = change(options, value)
     return options
-
-
-def _nested(name: str, value: Any) -> dict[str, Any]:
-    first, _, rest = name.partition(".")
-    return {first: _nested(rest, value) if rest else value}
 
 
 def _chosen(asked: StudyOptions) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in read_pairs(asked.set, "--set").items()}
 
 
-def _check_chosen(chosen: Settings, names: set[str]) -> None:
-    """At least one variant must have each option."""
-    for name in chosen:
-        if name in OWN:
-            raise UserError(f"--set {name} is not for studies: they have an option of their own for it")
-        if name not in names:
-            raise UserError(f"--set {name}: no contestant has such an option{nearest(name, names)}")
-
-
-def _admit(variants: list[Variant], runs: list[RunOptions]) -> list[Entrant]:
-    """All of them, or all reasons why some can't run."""
-    entrants, refusals, names = [], {}, {name for variant in variants for name in variant.settings}
-    differing = {name for name in names if len({repr(each.settings.get(name)) for each in variants}) > 1}
-    for variant, options in zip(variants, runs, strict=True):
-        try:
-            entrants.append(_entrant(variant, options, differing))
-        except UserError as error:
-            refusals[variant.name] = str(error)
-    reasons = set(refusals.values())
-    if len(reasons) == 1 and len(refusals) == len(variants):
-        raise UserError(reasons.pop())
-    if refusals:
-        each = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
-        raise UserError(f"{len(refusals)} of {len(variants)} contestants can't run: {each}")
-    return entrants
-
-
 def _entrant(variant: Variant, options: RunOptions, differing: set[str]) -> Entrant:
-    """Only drafted: neither environments nor networks are at work yet."""
     resolved, plan = draft(options)
     check_memory(plan)
     _ = plan.agent  # a network that can't be built is refused, too

@@ -1,8 +1,5 @@
-"""One self-contained page of a study: answer, words, tables and figures in a single file that needs no network.
-
-Its frame and its style stand in `page.html`. `write` is all that the rest of the library calls. Whatever comes from
-data is escaped.
-"""
+"""The page of a study: one HTML file that needs no network. Its frame, its style and its notes are in `page.html`.
+Everything that comes from data is escaped."""
 
 from __future__ import annotations
 
@@ -14,75 +11,110 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from matplotlib import rc_context
+
 from repertory.runs.directory import write_text
-from repertory.studies.drawing import COLOURS, INK, MUTED, PAPER, RULE, Drawn, draw
-from repertory.studies.figures import SKETCHES
+from repertory.studies import drawing, statistics
+from repertory.studies.drawing import COLOURS, INK, MUTED, NARROW, PAPER, RULE, WIDE
+from repertory.studies.figures import SKETCHES, Sketch
 from repertory.studies.results import Contestant, Results, Trial
-from repertory.studies.standings import (
-    ENV_STEPS_PER_S,
-    FINAL_SCORE,
-    LAG,
-    SECONDS_TO_TARGET,
-    UPDATES_PER_S,
-    Criterion,
-    Standing,
-    leading,
-    ranked,
-    standings,
-)
-from repertory.studies.statistics import CHANCE, FEWEST, REPETITIONS, Estimate, shared_span
+from repertory.studies.statistics import FEWEST, SECONDS_TO_TARGET, Criterion, Estimate, Standing
 from repertory.studies.words import DASH, NO_CAUSE, amount, answer, failed, number, plural, remarks, seeds_of, some
 
-TITLES = {
-    "compare": "Which topology suits {}?",
-    "ablate": "What is each part worth on {}?",
-    "scale": "What do more actors bring on {}?",
+DOTS_PER_INCH = 200
+KINDS = {
+    "compare": ("Comparison", "Which topology suits {}?"),
+    "ablate": ("Ablation", "What is each part worth on {}?"),
+    "scale": ("Scaling study", "What do more actors bring on {}?"),
+    "report": ("Report", "Runs on {}, side by side"),
 }
-KINDS = {"compare": "Comparison", "ablate": "Ablation", "scale": "Scaling study"}
-
 COLUMNS = {
     SECONDS_TO_TARGET: "Time to target",
-    FINAL_SCORE: "Final score",
-    ENV_STEPS_PER_S: "Env steps/s",
-    UPDATES_PER_S: "Updates/s",
-    LAG: "Policy lag",
+    statistics.FINAL_SCORE: "Final score",
+    statistics.ENV_STEPS_PER_S: "Env steps/s",
+    statistics.UPDATES_PER_S: "Updates/s",
+    statistics.LAG: "Policy lag",
 }
 DARK = {"#111111": "#eceff1", "#a89a00": "#f0e442", "#0072b2": "#1f83c8", "#56b4e9": "#8fd0f7"}
-"""Colours of contestants that dark paper would swallow."""
+"""Replacements for colours that are too dark for dark paper."""
 _UNIT = re.compile(r"(?<=\d) (?=%|s\b|seeds?\b)")
-"""No line ends between a number and so short a unit."""
+"""No line break between a number and a short unit."""
 _NAME = re.compile("`([^`]*)`")
+_NOTE = re.compile(r'<li data-if="(\w+)">(.*)</li>\n')
+"""A note of `page.html` that is shown only under a condition."""
 
 
 def write(results: Results, directory: Path) -> Path:
     """Write the figures and `report.html`; the page is replaced whole, never seen half written."""
-    drawn, path = draw(SKETCHES, results, directory / "figures"), directory / "report.html"
-    write_text(path, render(results, drawn))
-    return path
+    statistics.require()
+    (directory / "figures").mkdir(parents=True, exist_ok=True)
+    with rc_context(drawing.SETTINGS):
+        figures = [_figure(sketch, results, directory / "figures") for sketch in SKETCHES]
+    write_text(directory / "report.html", render(results, figures))
+    return directory / "report.html"
 
 
-def render(results: Results, drawn: list[Drawn]) -> str:
-    title = TITLES.get(results.kind, "Runs on {}, side by side").format(results.environment)
+def _figure(sketch: Sketch, results: Results, directory: Path) -> str:
+    """Write a figure as PNG and SVG; its HTML has SVG in both widths. Empty if there is nothing to show."""
+    png, svg = (directory / f"{sketch.name}.{ending}" for ending in ("png", "svg"))
+    wide, narrow = sketch.draw(results, WIDE), sketch.draw(results, NARROW)
+    if wide is None or narrow is None:
+        for earlier in (png, svg):
+            earlier.unlink(missing_ok=True)
+        return ""
+    texts = {"wide": drawing.plain(wide), "narrow": drawing.plain(narrow)}
+    svg.write_text(texts["wide"], encoding="utf-8")
+    wide.set_layout_engine("none")  # it is laid out by now; to do it again takes as long as to draw it
+    wide.savefig(png, dpi=DOTS_PER_INCH)
+    caption = f"{sketch.caption} {sketch.shared if len(wide.axes) == 1 else sketch.alone}".strip()
+    shown = (drawing.inline(text, f"{sketch.name}-{kind}", sketch.title, kind) for kind, text in texts.items())
+    return "\n".join(
+        [
+            f'<figure id="{sketch.name}">\n<h3>{html.escape(sketch.title)}</h3>',
+            *shown,
+            f"<figcaption>{_said(caption.format(statistics.reference(results)))}</figcaption>\n</figure>",
+        ]
+    )
+
+
+def render(results: Results, figures: list[str]) -> str:
+    kind, title = KINDS[results.kind]
     bodies = {
         "All contestants": _contestants(results),
         "The best by each criterion": _winners(results),
-        "Figures": "\n".join(map(_figure, drawn)),
+        "Figures": "\n".join(filter(None, figures)),
         "Failed runs": _failures(results),
-        "How to read this": _notes(results),
     }
     sections = [f"<section>\n<h2>{head}</h2>\n{body}\n</section>" for head, body in bodies.items() if body]
-    template = Template(files("repertory.studies").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(
+    target = "" if results.target is None else f"{results.target:g}"
+    facts = {"Environment": results.environment, "Budget of a run": results.budget, "Target score": target}
+    facts["Machine"] = results.machine
+    steps, seconds = (statistics.shared_span(results, axis) for axis in ("env_steps", "seconds"))
+    several = len(results.contestants) > 1
+    conditions = {
+        "several": several,
+        "shared": several and steps is not None and seconds is not None,
+        "study": results.kind != "report",
+        "target": results.target is not None,
+    }
+    text = files("repertory.studies").joinpath("page.html").read_text(encoding="utf-8")
+    text = _NOTE.sub(lambda note: f"<li>{note[2]}</li>\n" if conditions[note[1]] else "", text)
+    return Template(text).substitute(
         {"ink": INK, "muted": MUTED, "rule": RULE, "paper": PAPER},
         colours=_variables(COLOURS),
         dark_colours=_variables([DARK.get(colour, colour) for colour in COLOURS]),
-        title=html.escape(title),
-        kind=KINDS.get(results.kind, "Report"),
+        title=html.escape(title.format(results.environment)),
+        kind=kind,
         answer=_NAME.sub(r"<code>\1</code>", _said(answer(results))),
         remarks=f'<p class="words">{_said(told)}</p>' if (told := remarks(results)) else "",
-        facts=_facts(results),
+        facts="".join(f"<dt>{key}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items() if value),
         command=" ".join(f"<span>{html.escape(word)}</span>" for word in results.command.split(" ")),
         sections="\n".join(sections),
+        repetitions=f"{statistics.REPETITIONS:,}",
+        fewest=FEWEST,
+        chance=f"{100 * statistics.CHANCE:.0f}",
+        steps="" if steps is None else " to ".join(map(number, steps)),
+        seconds="" if seconds is None else " to ".join(map(number, seconds)),
     )
 
 
@@ -90,79 +122,12 @@ def _variables(colours: Sequence[str]) -> str:
     return " ".join(f"--c{index}: {colour};" for index, colour in enumerate(colours))
 
 
-def _facts(results: Results) -> str:
-    target = "" if results.target is None else f"{results.target:g}"
-    told = {"Environment": results.environment, "Budget of a run": results.budget, "Target score": target}
-    told["Machine"] = results.machine
-    return "".join(f"<dt>{key}</dt><dd>{html.escape(value)}</dd>" for key, value in told.items() if value)
-
-
 def _said(words: str) -> str:
     return _UNIT.sub("&nbsp;", html.escape(words, quote=False))
 
 
-def _figure(drawn: Drawn) -> str:
-    return (
-        f'<figure id="{drawn.name}">\n<h3>{html.escape(drawn.title)}</h3>\n{drawn.wide}\n{drawn.narrow}\n'
-        f"<figcaption>{_said(drawn.caption)}</figcaption>\n</figure>"
-    )
-
-
-def _notes(results: Results) -> str:
-    notes = [*_how_seeds_count(results), *_what_is_counted(results)]
-    return f'<ul class="notes">{"".join(f"<li>{html.escape(note)}</li>" for note in notes)}</ul>'
-
-
-def _how_seeds_count(results: Results) -> list[str]:
-    notes = [
-        "Scores are interquartile means: the lowest and the highest quarter of the seeds are left out, the rest is "
-        "averaged. With three seeds or fewer, nothing is left out, and it is the mean.",
-        f"Intervals hold 95 % of {REPETITIONS:,} bootstrap draws of the seeds (rliable). They tell what other seeds "
-        "might have given, on this environment and this machine; from few seeds they come out too narrow. Below "
-        f"{FEWEST} seeds there are none.",
-    ]
-    if len(results.contestants) > 1:
-        notes.append(
-            "Two contestants count as different where a permutation test of their ranks gives a chance of at most "
-            f"{100 * CHANCE:.0f} %; of rates, which scatter evenly, Welch's t test. Each pair is judged alone: of "
-            "twenty pairs that are equal, about one is called different."
-        )
-    return [
-        *notes,
-        "Curves: between two evaluations a run's score is the straight line between them. The last score is carried "
-        "forward only for runs that ended because they were solved. A curve begins where all seeds of the contestant "
-        "have been evaluated and ends where the first of them that was not solved ends.",
-        "Failed runs have no part in scores or curves. A run that ends with a score that is not a finite number has "
-        "no final score.",
-    ]
-
-
-def _what_is_counted(results: Results) -> list[str]:
-    steps, seconds = shared_span(results, "env_steps"), shared_span(results, "seconds")
-    alone = "" if results.kind == "report" else " Runs were made one after another, never two at once."
-    notes = [
-        "Seconds are those of the wall clock from the first step on: start-up and compilation are not in them, "
-        f"evaluations are.{alone}",
-        "Env steps are decisions of the agent, those of all environments added up. Policy lag is the learner's number "
-        "of updates minus that of the weights that acted.",
-    ]
-    if len(results.contestants) > 1 and steps is not None and seconds is not None:
-        notes.insert(
-            0,
-            "Mean scores over the same env steps, or the same time, are taken where every run has a score: from "
-            f"{number(steps[0])} to {number(steps[1])} env steps, and from {number(seconds[0])} to "
-            f"{number(seconds[1])} s. The slowest run sets the end.",
-        )
-    if results.target is not None:
-        notes.append(
-            "Time to target is that of the first evaluation at or above the target, the median of the seeds; one that "
-            "never gets there counts as infinitely late. Where there are such seeds, there is no interval."
-        )
-    return notes
-
-
 def _table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str]) -> str:
-    """A table in a box of its own that scrolls; heads are a text and a class each."""
+    """A table in a box that scrolls; a head is a text and a class."""
     head = "".join(f'<th scope="col" class="{css}">{html.escape(text)}</th>' for text, css in heads)
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return (
@@ -172,7 +137,6 @@ def _table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str]) ->
 
 
 def _cell(text: str, css: str = "n", small: str = "") -> str:
-    """With a smaller line under its text if there is one."""
     below = f"<small>{html.escape(small)}</small>" if small else ""
     return f'<td class="{css}">{html.escape(text)}{below}</td>'
 
@@ -182,8 +146,7 @@ def _name(text: str) -> str:
 
 
 def _winners(results: Results) -> str:
-    """Who is best by each criterion, and from whom the seeds tell it; empty with a single contestant."""
-    found = [one for one in standings(results) if len(one.places) > 1]
+    found = [one for one in statistics.standings(results) if len(one.places) > 1]
     heads = (("Criterion", "name"), ("Best", ""), ("Do the seeds show it?", "wrap"))
     return _table("The best by each criterion", heads, map(_winner, found)) if found else ""
 
@@ -196,7 +159,6 @@ def _winner(found: Standing) -> str:
 
 
 def _shown(found: Standing) -> str:
-    """Whether the best one's lead is more than the seeds' chance."""
     seeds = seeds_of(found.places)
     if found.seeds < FEWEST:
         return f"{seeds} can't show it"
@@ -210,12 +172,12 @@ def _range(one: Estimate) -> str:
 
 
 def _contestants(results: Results) -> str:
-    """All of them, best first, and first what answers the title."""
+    """Best first; the column that answers the title comes first."""
     known = [one for one in COLUMNS if one is not SECONDS_TO_TARGET or results.target is not None]
-    columns = sorted(known, key=lambda criterion: criterion is not leading(results))
+    columns = sorted(known, key=lambda criterion: criterion is not statistics.leading(results))
     heads = [("Contestant", "name"), *((COLUMNS[criterion], "n") for criterion in columns), ("Seeds", "n")]
     rows = []
-    for one in ranked(results):
+    for one in statistics.ranked(results):
         cells = "".join(_estimated(criterion, criterion.values(results, one.name)) for criterion in columns)
         done, every = len(results.of(one.name)), sum(trial.contestant == one.name for trial in results.trials)
         seeds = _cell(str(done) if done == every else f"{done} of {every}")
@@ -224,10 +186,7 @@ def _contestants(results: Results) -> str:
 
 
 def _contestant(results: Results, one: Contestant) -> str:
-    """With the colour it has in the figures, and in what it differs from the first.
-
-    Where its name is too long for one line, the next begins behind a mark, not within a word.
-    """
+    """With its colour in the figures and its differences from the first; long names break after `_=:.`."""
     first, index = results.contestants[0], results.contestants.index(one)
     others = {key: value for key, value in one.settings.items() if one is first or first.settings.get(key) != value}
     facts = [one.topology if one.topology != one.name else "", one.agent, plural(one.actors, "actor")]
@@ -239,7 +198,6 @@ def _contestant(results: Results, one: Contestant) -> str:
 
 
 def _estimated(criterion: Criterion, values: tuple[float, ...]) -> str:
-    """The number, and below it its interval, or how many seeds got there."""
     if not values:
         return _cell(DASH)
     found, reached = criterion.estimate(values), sum(map(math.isfinite, values))

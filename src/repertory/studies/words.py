@@ -1,8 +1,5 @@
-"""Numbers and lists as people read them; and what a study says, in plain words made from its numbers alone.
-
-Contestants are named in the order of their results, never in that of the command, so that swapping two results swaps
-what is said. Nothing is claimed that the seeds do not show.
-"""
+"""A study's results as sentences. Contestants are named in the order of their results, never in that of the command, so
+swapping two results swaps the sentences. Nothing is claimed that the seeds do not show."""
 
 from __future__ import annotations
 
@@ -10,34 +7,21 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from repertory.studies import statistics
 from repertory.studies.results import Results, Trial
-from repertory.studies.standings import (
-    ENV_STEPS_PER_S,
-    FINAL_SCORE,
-    SECONDS_TO_TARGET,
-    Criterion,
-    Place,
-    Rung,
-    Standing,
-    ladder,
-    last_that_pays,
-    leading,
-    reference,
-    standing,
-)
-from repertory.studies.statistics import FEWEST, chance_of_parting, told_apart
+from repertory.studies.statistics import FEWEST, FINAL_SCORE, SECONDS_TO_TARGET, Criterion, Place, Rung, Standing
 
 DASH = "–"
 SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 MOST_NAMES = 4
 LONGEST = 160
-"""Letters of a cause, in a sentence."""
+"""Letters of a cause in a sentence."""
 NO_CAUSE = "no cause was written down"
-KINDS = {"compare": "topology", "ablate": "variant"}
+KINDS = {"compare": "topology", "ablate": "variant", "scale": "contestant", "report": "contestant"}
 
 
 def number(value: float | None) -> str:
-    """Three figures that matter, thousands apart: 12,300, 487, 9.71, −0.0421; a dash for what is not known."""
+    """Three significant digits: 12,300, 487, 9.71, −0.0421; a dash for what is not known."""
     if value is None or math.isnan(value):
         return DASH
     if value < 0:
@@ -75,7 +59,6 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`3 seeds`, `1 seed`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -98,21 +81,20 @@ def listed(names: Sequence[str]) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
     if len(names) <= MOST_NAMES:
         return listed(names)
     return listed([*names[: MOST_NAMES - 1], counted(len(names) - MOST_NAMES + 1, "other")])
 
 
 def answer(results: Results) -> str:
-    """One sentence, with names in backticks: by speed for actors, else by the time to the target, else by the score."""
-    rungs = ladder(results, ENV_STEPS_PER_S) if results.kind == "scale" else ()
+    """One sentence, with names in backticks: speed for `scale`, else the time to the target, else the score."""
+    rungs = statistics.ladder(results, statistics.ENV_STEPS_PER_S) if results.kind == "scale" else ()
     if rungs:
-        return f"{_rise(rungs)}; {_stops(rungs)}."
-    found = standing(results, leading(dataclasses.replace(results, kind="report")))
+        return f"{_scaling(rungs)}."
+    found = statistics.standing(results, statistics.leading(dataclasses.replace(results, kind="report")))
     if found is None:
         return _unanswered(results)
-    full = found.of(reference(results)) if results.kind == "ablate" else None
+    full = found.of(statistics.reference(results)) if results.kind == "ablate" else None
     return f"{_best(results, found) if full is None else _parts(found, full)}."
 
 
@@ -123,30 +105,25 @@ def _unanswered(results: Results) -> str:
     return "There is no answer: every run failed." if failed else "There is no answer yet: no run has finished."
 
 
-def _rise(rungs: tuple[Rung, ...]) -> str:
-    first, last = rungs[0], rungs[-1]
-    rates = f"{number(last.rate.value)} against {number(first.rate.value)}"
-    times = number(last.rate.value / first.rate.value)
-    more = f"{last.actors} actors play {times} times as many env steps/s as {first.actors}"
-    return f"{more} ({rates}), {percent(last.efficiency)} of ideal"
-
-
-def _stops(rungs: tuple[Rung, ...]) -> str:
-    """Where a step first adds less than half of what it would ideally add."""
-    last = last_that_pays(rungs)
-    if last is rungs[-1]:
-        return f"every step up to {last.actors} adds at least half of what it ideally would"
+def _scaling(rungs: tuple[Rung, ...]) -> str:
+    """How far more actors raise the rate, and where a step first adds less than half of what it ideally would."""
+    first, most, last = rungs[0], rungs[-1], statistics.last_that_pays(rungs)
+    rates = f"{number(most.rate.value)} against {number(first.rate.value)}"
+    times = number(most.rate.value / first.rate.value)
+    more = f"{most.actors} actors play {times} times as many env steps/s as {first.actors}"
+    rise = f"{more} ({rates}), {percent(most.efficiency)} of ideal"
+    if last is most:
+        return f"{rise}; every step up to {last.actors} adds at least half of what it ideally would"
     above = rungs[rungs.index(last) + 1]
     share = (above.rate.value - last.rate.value) / (above.ideal - last.ideal)
     gain = f"adds {percent(share)} of what it ideally would" if share > 0 else "adds nothing"
-    return f"it stops paying at {last.actors}, for the step to {above.actors} {gain}"
+    return f"{rise}; it stops paying at {last.actors}, for the step to {above.actors} {gain}"
 
 
 def _best(results: Results, found: Standing) -> str:
-    """Who leads, by how much, and from whom the seeds tell it."""
     leaders = [place for place in found.places if _level(place, found.best)]
     others = [place for place in found.places if place not in leaders]
-    every = f"All {counted(len(leaders), _noun(results))}".replace("All two", "Both")
+    every = f"All {counted(len(leaders), KINDS[results.kind])}".replace("All two", "Both")
     names = every if leaders[1:] and not others else _names(leaders)
     timed = found.criterion is SECONDS_TO_TARGET
     seeds = seeds_of(leaders) if leaders[1:] else _seeds(found.best, "median of " if timed else "")
@@ -154,10 +131,6 @@ def _best(results: Results, found: Standing) -> str:
     if others:
         return f"{said}; {_margin(found, others, 'them' if leaders[1:] else names)}"
     return f"{said}; {seeds_of(leaders)} show no difference" if leaders[1:] else said
-
-
-def _noun(results: Results) -> str:
-    return KINDS.get(results.kind, "contestant")
 
 
 def _level(one: Place, other: Place) -> bool:
@@ -173,7 +146,7 @@ def _time(results: Results, found: Standing, names: str, seeds: str) -> str:
     best, target = found.best, number(results.target)
     if best.reached < len(best.values):
         did = f"most often {names} did, {_with(found.criterion, best)}"
-        return f"No {_noun(results)} reached {target} with every seed; {did}"
+        return f"No {KINDS[results.kind]} reached {target} with every seed; {did}"
     after = f"after {amount(found.criterion, best.estimate.value)} ({seeds})"
     sooner = [place for place in found.places if place.estimate.value < best.estimate.value]
     if sooner:
@@ -198,7 +171,7 @@ def _score(results: Results, found: Standing, names: str, seeds: str) -> str:
     if results.target is not None:
         within = f"reached {number(results.target)} within {'its budget' if own else limit}"
         best = "all" if found.places[1:] and level else f"the best, {names},"
-        return f"No {_noun(results)} {within}; {best} scored {value} ({seeds})"
+        return f"No {KINDS[results.kind]} {within}; {best} scored {value} ({seeds})"
     after = "" if own else f" after {limit}"
     return f"{names} scored {value}{after} ({seeds})" if level else f"{names} scored highest{after}, {value} ({seeds})"
 
@@ -224,13 +197,13 @@ def _margin(found: Standing, others: Sequence[Place], best: str) -> str:
 
 
 def _told(criterion: Criterion, place: Place) -> str:
-    """A name with its number, or with how many seeds got there."""
+    """A name with its number, or with how many seeds reached the target."""
     value = place.estimate.value
     return f"`{place.contestant}` ({amount(criterion, value) if math.isfinite(value) else _share(place)})"
 
 
 def _parts(found: Standing, full: Place) -> str:
-    """Who is told from the one with every part, and how many are not."""
+    """Which variants differ significantly from the one with every part, and how many do not."""
     others = [place for place in found.places if place is not full]
     seeds, base, rank = seeds_of(found.places), _told(found.criterion, full), found.places.index(full)
     if not others:
@@ -238,7 +211,7 @@ def _parts(found: Standing, full: Place) -> str:
     if found.seeds < FEWEST:
         furthest = others[0] if rank == len(others) else others[-1]
         return f"Furthest from {base} is {_told(found.criterion, furthest)}, but {seeds} can't show a difference"
-    apart = [place for place in others if told_apart(full.values, place.values)]
+    apart = [place for place in others if statistics.told_apart(full.values, place.values)]
     if not apart:
         return f"No part makes a difference that {seeds} can show: {base} can't be told from any other variant"
     behind = [place for place in reversed(found.places[rank:]) if place in apart]
@@ -252,20 +225,20 @@ def _parts(found: Standing, full: Place) -> str:
 
 
 def _one_off(place: Place) -> bool:
-    """Whether it lacks one part only: `no replay`, not `target only`."""
+    """Whether it lacks one part: `no replay`, not `target only`."""
     return place.contestant.startswith("no ")
 
 
 def remarks(results: Results) -> str:
-    """What has to be known besides: who reached the target, what failed or is missing, how little few seeds prove."""
+    """Which contestants reached the target, what failed or is missing, how little few seeds prove."""
     failures = [_failure(results, name, trials) for name, trials in failed(results).items()]
     said = [*_target(results), *failures, *_without_score(results), *_not_there(results), *_caution(results)]
     return " ".join(said)
 
 
 def _target(results: Results) -> list[str]:
-    found = standing(results, SECONDS_TO_TARGET)
-    if found is None or leading(results) is FINAL_SCORE:
+    found = statistics.standing(results, SECONDS_TO_TARGET)
+    if found is None or statistics.leading(results) is FINAL_SCORE:
         return []
     groups: dict[str, list[str]] = {"with all seeds": [], "with some": [], "with none": []}
     for place in found.places:
@@ -281,13 +254,13 @@ def _caution(results: Results) -> list[str]:
     if len(results.contestants) < 2 or seeds == 0 or seeds > FEWEST:
         return []
     if seeds == FEWEST:
-        often = round(1 / chance_of_parting(seeds, seeds))
+        often = round(1 / statistics.chance_of_parting(seeds, seeds))
         return [
-            f"{seeds} seeds prove little: even where all {seeds} runs of one lie above all {seeds} of another, "
+            f"{seeds} seeds prove little: even where all {seeds} runs of one score above all {seeds} of another, "
             f"chance does the same one time in {often}, so no two scores are called different."
         ]
     each = f"{plural(seeds, 'seed')} prove{'s' if seeds == 1 else ''}"
-    return [f"{each} very little: there is no interval to give, and other seeds may turn any of this round."]
+    return [f"{each} very little: there is no interval, and other seeds may reverse any of this."]
 
 
 def failed(results: Results) -> dict[str, list[Trial]]:
@@ -298,19 +271,13 @@ def failed(results: Results) -> dict[str, list[Trial]]:
 
 def _failure(results: Results, name: str, trials: list[Trial]) -> str:
     all_of_it = sum(trial.contestant == name for trial in results.trials)
-    causes = list(dict.fromkeys(_first_line(trial.cause) for trial in trials))
+    lines = (trial.cause.strip().partition("\n")[0].strip().rstrip(".") or NO_CAUSE for trial in trials)
+    causes = list(dict.fromkeys(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines))
     more = f" (and {counted(len(causes) - 1, 'other cause')})" if len(causes) > 1 else ""
     return f"Failed: {name}, with {len(trials)} of {all_of_it} seeds: {causes[0]}{more}."
 
 
-def _first_line(cause: str) -> str:
-    """The start of a cause, short enough for a sentence."""
-    line = cause.strip().partition("\n")[0].strip().rstrip(".") or NO_CAUSE
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-
-
 def _without_score(results: Results) -> list[str]:
-    """Runs that ended with a score that is no finite number have no part in the scores: say which."""
     ended = [trial for trial in results.trials if trial.finished and trial.score is not None]
     bad = [trial.contestant for trial in ended if trial.finite_score is None]
     counts = {name: counted(bad.count(name), "run") for name in dict.fromkeys(bad)}
