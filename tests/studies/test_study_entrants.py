@@ -17,8 +17,7 @@ from repertory.errors import UserError
 from repertory.runs import launch
 from repertory.runs.config import RunOptions, change, options_for
 from repertory.runs.launch import draft
-from repertory.runs.presets import choose_agent, defaults
-from repertory.runs.spelling import train_words
+from repertory.runs.presets import choose_agent, defaults, train_words
 from repertory.studies.entrants import AblateOptions, CompareOptions, ScaleOptions, ablate, compare, scale
 from repertory.studies.plan import slugs
 from repertory.studies.reading import distinct
