@@ -404,7 +404,7 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
     directory.write_config(to_dict(options))
     saboteur = Saboteur(driver, faults, control, env_steps)
     view = NotesOnly(sys.stderr)
-    session = Session(options, driver, directory, History(), view, called_at=time.time(), resumed=False)
+    session = Session(options, driver, directory, History(), view, called_at=time.time())
     outcome = Outcome(name, saboteur.harms, {}, directory, [], saboteur.unprovoked)
     try:
         with directory.hold():

@@ -21,12 +21,12 @@ register_with_gymnasium()
 
 
 def __dir__() -> list[str]:
-    """What there is, whether it was used yet or not."""
+    """Also the names that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """`train` and its kin on first use: they import JAX, which takes a second."""
+    """Import the API on first use, as JAX takes a second."""
     if name in __all__:
         from repertory import api
 

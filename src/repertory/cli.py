@@ -105,11 +105,11 @@ def train(arguments: list[str]) -> int:
     from repertory.runs.config import options_for
     from repertory.runs.presets import choose_agent
 
-    asked = [argument for argument in arguments if argument not in ("-h", "--help")]
+    without_help = [argument for argument in arguments if argument not in ("-h", "--help")]
     agent = given.get("--agent") or file.agent(topology) or choose_agent(topology)
     kind = options_for(agent, topology)
-    first = parse(kind, asked, "train", kind(file.text("environment")))
-    if not first.environment and asked == arguments:
+    first = parse(kind, without_help, "train", kind(file.text("environment")))
+    if not first.environment and without_help == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
     chosen = file.options(first.environment, agent, topology, first.preset or file.text("preset") or None)
     options = parse(kind, arguments, "train", chosen)

@@ -74,7 +74,7 @@ def wake_up_sharply() -> None:
     _call_libc("prctl", PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def interrupt_nobody() -> None:
+def schedule_as_batch() -> None:
     """On Linux, let a thread of this process that wakes up not interrupt another one.
 
     For threads that share an interpreter: one that wakes up while another holds the interpreter's lock can only wait.
@@ -139,8 +139,8 @@ def fork_server() -> Any:
 
 def ending_signals() -> list[int]:
     """The signals that ask a run to end; without that of a lost connection if it is ignored, as by `nohup`."""
-    asked: list[int] = [signal.SIGINT, signal.SIGTERM]
-    return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
+    signals: list[int] = [signal.SIGINT, signal.SIGTERM]
+    return signals if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
 
 
 @contextlib.contextmanager

@@ -55,8 +55,8 @@ class ConfigFile:
         from repertory.runs.presets import choose_agent, defaults
 
         usual = defaults(environment, agent, topology, preset)
-        asked = (environment, agent or choose_agent(topology), topology)
-        same = asked == tuple(self.text(name) for name in FIRST)
+        wanted = (environment, agent or choose_agent(topology), topology)
+        same = wanted == tuple(self.text(name) for name in FIRST)
         values = self.values if same or not self.of_run else _chosen(self.values, usual)
         options: RunOptions = change(usual, {name: value for name, value in values.items() if name not in FIRST})
         return options

@@ -223,9 +223,8 @@ def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, A
         with _closed_if_refused(engine):
             name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
             directory = RunDirectory.create(options.runs_dir, name)
-            directory.write_config(to_dict(options), plan.spec)
-            _warn(options, plan, directory, view)
-            session = Session(options, engine, directory, History(), view, called_at=called_at, resumed=False)
+            _write_config(options, plan, directory, view)
+            session = Session(options, engine, directory, History(), view, called_at)
         with directory.hold():
             return session.run()
 
@@ -258,9 +257,8 @@ def resume(
                     engine.load_state(state)
             history = History.load(state)
             history.resumes += 1
-            directory.write_config(to_dict(options), plan.spec)
-            _warn(options, plan, directory, view)
-            session = Session(options, engine, directory, history, view, called_at=called_at, resumed=True)
+            _write_config(options, plan, directory, view)
+            session = Session(options, engine, directory, history, view, called_at)
         return session.run()
 
 
@@ -277,7 +275,8 @@ def _view(options: RunOptions) -> Iterator[Progress]:
         yield view
 
 
-def _warn(options: RunOptions, plan: Plan, directory: RunDirectory, view: Progress) -> None:
+def _write_config(options: RunOptions, plan: Plan, directory: RunDirectory, view: Progress) -> None:
+    directory.write_config(to_dict(options), plan.spec)
     for text in [*remember(options), *(f"warning: {text}" for text in warnings_of(plan))]:
         view.note(text)
         directory.add_event(text, 0)

@@ -151,8 +151,7 @@ class Lines(Progress):
     def __init__(self, stream: TextIO, title: str, budget: Budget, clock: Clock = time.monotonic) -> None:
         self._stream, self._budget, self._clock = forgiving(stream), budget, clock
         self._values: dict[str, float | int | str | None] = {}
-        self._due, self._shown = -math.inf, True
-        self._title = title
+        self._due, self._shown, self._title = -math.inf, True, title
 
     def busy(self, what: What) -> AbstractContextManager[None]:
         return _every(LINE_SECONDS, lambda passed: self.note(f"{_said(what)} ({passed:.0f} s)"), PATIENCE_SECONDS)
@@ -189,12 +188,11 @@ class LiveView(Progress):
     def __init__(self, console: Console, title: str, budget: Budget, clock: Clock = time.monotonic) -> None:
         self._title, self._budget, self._clock = title, budget, clock
         self._values: dict[str, float | int | str | None] = {}
-        self._due = -math.inf
+        self._due, self._status = -math.inf, ""
         # Other prints go above the view; but stdout stays stdout if it is a file or a pipe.
         redirect = console.is_jupyter or sys.stdout.isatty()
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=redirect, transient=False)
         self._live.start()
-        self._status = ""
 
     def _refresh(self) -> None:
         self._live.update(self._draw(), refresh=True)
@@ -312,7 +310,5 @@ def _position(values: Values, budget: Budget) -> list[str]:
 
 
 def _shown(values: Values, key: str, form: str) -> str:
-    value, found = values.get(key), number(values, key)
-    if isinstance(value, str):
-        return value
+    found = number(values, key)
     return DASH if found is None else format(found, form)

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,7 @@ class Session:
     directory: RunDirectory
     history: History
     view: Progress
-    _: KW_ONLY
     called_at: float
-    resumed: bool
 
     def __post_init__(self) -> None:
         now, options = self.engine.counters.env_steps, self.options
@@ -61,7 +59,7 @@ class Session:
         self._process = psutil.Process()
         self._rate = (0.0, now, self.engine.counters.updates)
         self._pause = Pause()
-        resume_at = now if self.resumed else None
+        resume_at = now if self.history.resumes else None
         self.metrics = MetricsWriter(self.directory.metrics_path, self.directory.tensorboard, resume_at=resume_at)
 
     def run(self) -> dict[str, Any]:
@@ -70,10 +68,11 @@ class Session:
             with handle_ending_signals(self._stop):
                 return self._train()
         except SystemExit:
-            self._add_events()
+            self._tell_events(show=False)
             self._finish("interrupted")
             raise
         except BaseException as error:
+            self._tell_events(show=False)
             self._save_what_can_be_saved()
             self._finish("failed", error=f"{type(error).__name__}: {error}")
             raise
@@ -83,8 +82,7 @@ class Session:
             self.engine.close()
 
     def _save_what_can_be_saved(self) -> None:
-        """The run failed: save what it has reached, and the last events."""
-        self._add_events()
+        """The run failed: save what it has reached."""
         if not self.startup_s or self._saved(self.engine.counters.env_steps):
             return
         try:
@@ -147,8 +145,7 @@ class Session:
         if by_steps or by_clock:
             self._request_evaluation(now)
         scored = self._collect()
-        saving = self.save_due.due(now)
-        logging = self.log_due.due(now)
+        saving, logging = self.save_due.due(now), self.log_due.due(now)
         if logging or scored or saving:
             self._log(now)
         if saving:
@@ -192,18 +189,14 @@ class Session:
             self.engine.ask(self._requested, self._evaluation_s, urgent=urgent)
         self._requested += 1
 
-    def _add_events(self) -> None:
-        """Into events.jsonl only."""
+    def _tell_events(self, show: bool = True) -> None:
         for note in self.engine.notes():
-            self.directory.add_event(note, self.engine.counters.env_steps)
+            self._say(note, show)
 
-    def _tell_events(self) -> None:
-        for note in self.engine.notes():
-            self._say(note)
-
-    def _say(self, text: str) -> None:
-        """In the view, and in events.jsonl."""
-        self.view.note(text)
+    def _say(self, text: str, show: bool = True) -> None:
+        """In events.jsonl, and in the view."""
+        if show:
+            self.view.note(text)
         self.directory.add_event(text, self.engine.counters.env_steps)
 
     def _collect(self) -> bool:
