@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.environments.registration import register_with_gymnasium
 from repertory.errors import UserError
-from repertory.runtime import cap_threads, look_for_no_display
+from repertory.runtime import cap_threads, use_dummy_display
 
 if TYPE_CHECKING:
     from repertory.api import Run, Study, compare, evaluate, load, resume, train
@@ -16,7 +16,7 @@ __all__ = ["Run", "Study", "TrainedAgent", "UserError", "compare", "evaluate", "
 __version__ = "0.1.0"
 
 cap_threads()
-look_for_no_display()
+use_dummy_display()
 register_with_gymnasium()
 
 

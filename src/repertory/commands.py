@@ -28,7 +28,7 @@ class _Printed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SavedRun(_Printed):
+class _SavedRun:
     run: tyro.conf.Positional[str]
     """The run's name, or its directory."""
     environment: str | None = None
@@ -44,7 +44,7 @@ class _SavedRun(_Printed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeOptions(_SavedRun):
+class ResumeOptions(_Printed, _SavedRun):
     """Continue a run from one of its checkpoints."""
 
     env_steps: int | None = None
@@ -55,7 +55,7 @@ class ResumeOptions(_SavedRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(_SavedRun):
+class EvaluateOptions(_Printed, _SavedRun):
     """Play greedy episodes with one of a run's checkpoints."""
 
     episodes: int = 20

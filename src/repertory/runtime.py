@@ -44,7 +44,7 @@ def cap_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def look_for_no_display() -> None:
+def use_dummy_display() -> None:
     """Before pygame is imported: without a display, SDL would complain on stderr."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -59,7 +59,16 @@ def start_jax(threads: int) -> None:
     programs into pieces for the threads it finds), so each number of threads has a cache of its own.
     """
     os.environ.setdefault("PJRT_NPROC", str(threads))
-    _keep_compiled_programs(cache_directory() / f"threads-{os.environ['PJRT_NPROC']}")
+    import jax
+
+    directory = cache_directory() / f"threads-{os.environ['PJRT_NPROC']}"
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        if not make_writable(directory):
+            return  # every run compiles: JAX would warn of each program that it can't save
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_raise_persistent_cache_errors", False)
 
 
 def compute_at_once() -> None:
@@ -216,19 +225,6 @@ def state_directory() -> Path:
     """Of files that belong to this user and machine, not to a run."""
     root = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(root) / "repertory"
-
-
-def _keep_compiled_programs(directory: Path) -> None:
-    """Compile each program once for all runs; without a writable cache, each run compiles."""
-    import jax
-
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        if not make_writable(directory):
-            return  # JAX would warn of each program that it can't save
-        jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    jax.config.update("jax_raise_persistent_cache_errors", False)
 
 
 def make_writable(directory: Path) -> bool:

@@ -90,7 +90,7 @@ def read(jsonl: Path) -> list[dict[str, Any]]:
     if not jsonl.exists():
         return []
     with jsonl.open("rb") as file:
-        return [_parse(line, f"{jsonl}, line {number}") for number, line in enumerate(_lines(file), 1)]
+        return [_parse(line, f"{jsonl}, line {count}") for count, line in enumerate(_lines(file), 1)]
 
 
 def _lines(file: Any) -> Iterator[bytes]:
@@ -110,15 +110,15 @@ def _cut(jsonl: Path, resume_at: int | None) -> None:
         return
     temporary, beyond = jsonl.with_name(f".{jsonl.name}.tmp"), []
     with jsonl.open("rb") as source, temporary.open("wb") as target:
-        for number, line in enumerate(_lines(source), 1):
-            if resume_at is None or _parse(line, f"{jsonl}, line {number}")["env_steps"] <= resume_at:
+        for count, line in enumerate(_lines(source), 1):
+            if resume_at is None or _parse(line, f"{jsonl}, line {count}")["env_steps"] <= resume_at:
                 target.write(line)
             else:
                 beyond.append(line)
         target.flush()
         os.fsync(target.fileno())
     if beyond:
-        names = (jsonl.with_name(f"{jsonl.stem}.before-resume-{count}{jsonl.suffix}") for count in itertools.count(1))
+        names = (jsonl.with_name(f"{jsonl.stem}.before-resume-{at}{jsonl.suffix}") for at in itertools.count(1))
         next(name for name in names if not name.exists()).write_bytes(b"".join(beyond))
     temporary.replace(jsonl)
 

@@ -56,6 +56,8 @@ class Session:
         self.engine.dismissed = lambda: self.stopping
         self._scored_before = self._requested = len(self.history.evaluations)
         self._requested_at = -1
+        share = None if options.seconds is None else EVALUATION_SHARE * options.seconds
+        self._evaluation_s = EVALUATION_S if share is None else max(LEAST_EVALUATION_S, share)
         self._process = psutil.Process()
         self._rate = (0.0, now, self.engine.counters.updates)
         self._pause = Pause()
@@ -173,11 +175,6 @@ class Session:
     def _saved(self, now: int) -> bool:
         newest = checkpoint.latest(self.directory.checkpoints)
         return newest is not None and checkpoint.manifest(newest)["step"] == now
-
-    @property
-    def _evaluation_s(self) -> float:
-        budget = self.options.seconds
-        return EVALUATION_S if budget is None else max(LEAST_EVALUATION_S, EVALUATION_SHARE * budget)
 
     def _evaluating(self) -> str:
         return f"evaluating {self.engine.finished_episodes}/{self.options.eval_episodes}"
