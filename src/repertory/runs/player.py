@@ -133,19 +133,19 @@ class Player:
     def evaluate(self, episodes: int, seed: int) -> Episodes:
         """Whole greedy episodes; their seeds follow from `seed`."""
         seeds = _seeds(seed, episodes)
-        with self._environments(episodes) as (setting, evaluator):
+        with self._environments(episodes) as setting:
             try:
-                return evaluator.evaluate(self.weights, seeds)
+                return self._evaluator(setting).evaluate(self.weights, seeds)
             finally:
                 close_within(self.plan.environment, [setting.close])
 
     def record(self, path: Path, seed: int) -> Episodes:
         """One greedy episode as a video, mp4 or gif by the file's ending."""
         seeds, writer = _seeds(seed, 1), _video(path)
-        with self._environments(1, render=True) as (setting, evaluator):
+        with self._environments(1, render=True) as setting:
             try:
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # imageio forks, and execs ffmpeg at once
-                return evaluator.evaluate(
+                return self._evaluator(setting).evaluate(
                     self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render()))
                 )
             finally:
@@ -154,7 +154,7 @@ class Player:
                     setting.close()
 
     @contextmanager
-    def _environments(self, count: int, render: bool = False) -> Iterator[tuple[Environments, Evaluator]]:
+    def _environments(self, count: int, render: bool = False) -> Iterator[Environments]:
         """With a warning when a step takes too long; the caller closes the environments."""
         plan, place = self.plan, np.full((1, 4), -1)
         with bounded():
@@ -164,9 +164,12 @@ class Player:
         setting.report_to(place[0])
         slow = SlowSteps(place, plan.heartbeat_s)
         try:
-            yield setting, Evaluator(self.agent, setting, max_steps=plan.eval_max_steps)
+            yield setting
         finally:
             slow.end()
+
+    def _evaluator(self, setting: Environments) -> Evaluator:
+        return Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
 
 
 def _seeds(seed: int, episodes: int) -> list[int]:

@@ -54,7 +54,7 @@ SHARES |= {"evaluate": "blue", "checkpoint": "red", "other": "bright_black"}
 
 
 class Progress:
-    """What a run shows while it goes on; this much, nothing."""
+    """What a run shows of its progress; by default nothing but notes."""
 
     def busy(self, what: What) -> AbstractContextManager[None]:  # noqa: ARG002
         """Show what a block is doing that takes its time: "compiling", "saving"."""
