@@ -134,10 +134,7 @@ class Player:
         """Whole greedy episodes; their seeds follow from `seed`."""
         seeds = _seeds(seed, episodes)
         with self._environments(episodes) as setting:
-            try:
-                return self._evaluator(setting).evaluate(self.weights, seeds)
-            finally:
-                close_within(self.plan.environment, [setting.close])
+            return self._evaluator(setting).evaluate(self.weights, seeds)
 
     def record(self, path: Path, seed: int) -> Episodes:
         """One greedy episode as a video, mp4 or gif by the file's ending."""
@@ -150,12 +147,10 @@ class Player:
                 )
             finally:
                 writer.close()
-                with bounded():  # in this thread, to which the renderer may belong
-                    setting.close()
 
     @contextmanager
     def _environments(self, count: int, render: bool = False) -> Iterator[Environments]:
-        """With a warning when a step takes too long; the caller closes the environments."""
+        """With a warning when a step takes too long; closed at the end."""
         plan, place = self.plan, np.full((1, 4), -1)
         with bounded():
             setting = factory.make(
@@ -167,6 +162,11 @@ class Player:
             yield setting
         finally:
             slow.end()
+            if render:
+                with bounded():  # in this thread, to which the renderer may belong
+                    setting.close()
+            else:
+                close_within(plan.environment, [setting.close])
 
     def _evaluator(self, setting: Environments) -> Evaluator:
         return Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
