@@ -1,7 +1,7 @@
 """Settings for all tests, made before JAX starts: one thread for compiled programs, as a run has.
 
 Every machine checks properties by the same examples, and no clock judges them. What a run remembers outside of its
-directory goes into a directory of the tests. Compiled programs are kept for the next time, which then takes half as long.
+directory goes into a directory of the tests. Compiled programs are kept for the next time.
 
 Files that take long come first, so that no core is left with one of them at the end while the others are idle.
 """

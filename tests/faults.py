@@ -41,10 +41,11 @@ from repertory.engines.wiring import PAUSE, Wiring
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED
 from repertory.runs.config import change, to_dict
 from repertory.runs.directory import RunDirectory
+from repertory.runs.history import History
 from repertory.runs.launch import prepare
 from repertory.runs.presets import defaults
 from repertory.runs.progress import NotesOnly
-from repertory.runs.session import History, Session
+from repertory.runs.session import Session
 from repertory.topologies.graph import Worker
 from repertory.topologies.parts import EVALUATION_RANK, batch_slots
 from repertory.topologies.plan import Plan
@@ -403,7 +404,7 @@ def run_faults(name: str, faults: Sequence[Fault], place: Path, *, seed: int = 0
     directory.write_config(to_dict(options))
     saboteur = Saboteur(driver, faults, control, env_steps)
     view = NotesOnly(sys.stderr)
-    session = Session(options, driver, directory, History(), view, called_at=time.time(), resumed=False)
+    session = Session(options, driver, directory, History(), view, called_at=time.time())
     outcome = Outcome(name, saboteur.harms, {}, directory, [], saboteur.unprovoked)
     try:
         with directory.hold():

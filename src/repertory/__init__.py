@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.environments.registration import register_with_gymnasium
 from repertory.errors import UserError
-from repertory.runtime import cap_threads, look_for_no_display
+from repertory.runtime import cap_threads, use_dummy_display
 
 if TYPE_CHECKING:
     from repertory.api import Run, Study, compare, evaluate, load, resume, train
@@ -16,17 +16,17 @@ __all__ = ["Run", "Study", "TrainedAgent", "UserError", "compare", "evaluate", "
 __version__ = "0.1.0"
 
 cap_threads()
-look_for_no_display()
+use_dummy_display()
 register_with_gymnasium()
 
 
 def __dir__() -> list[str]:
-    """What there is, whether it was used yet or not."""
+    """Also the names that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """`train` and its kin on first use: they import JAX, which takes a second."""
+    """Import the API on first use, as JAX takes a second."""
     if name in __all__:
         from repertory import api
 

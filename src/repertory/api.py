@@ -1,4 +1,4 @@
-"""What a script or a notebook imports: `train`, `resume`, `evaluate`, `compare`, and the records they return."""
+"""The Python API: `train`, `load`, `resume`, `evaluate`, `compare`, and the records they return."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from repertory.topologies import DEFAULT as DEFAULT_TOPOLOGY
 EnvironmentLike = str | Callable[..., Any]
 """A name, or a function or class that makes a `gymnasium.Env`."""
 ModuleLike = str | Callable[..., Any]
-"""A name, or a function that is given the number of outputs and returns a `flax.linen.Module`."""
+"""A name, or a function that takes the number of outputs and returns a `flax.linen.Module`."""
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run on disk: `result` is what its result.json says, `directory` where it is."""
+    """A run on disk: its directory, and the contents of its result.json."""
 
     directory: Path
     result: Mapping[str, Any]
     made_with: Supplied = field(default=NOTHING, repr=False, compare=False)
-    """Python objects that it was made with, which its directory does not keep."""
+    """The Python objects that were given to `train`; the directory only has their names."""
 
     @property
     def score(self) -> float:
@@ -47,11 +47,11 @@ class Run:
         return f"<run {self.directory.name}: {self.result['status']}, score {score}, {steps}, in {self.directory}>"
 
     def act(self, observation: Any, action_mask: Any = None) -> Any:
-        """The best action for one observation, or for a batch of them; see `repertory.load`."""
+        """The greedy action for one observation, or for a batch of them; see `repertory.load`."""
         return self._agent.act(observation, action_mask)
 
     def reset(self, ended: Any = None) -> None:
-        """A new episode begins: a recurrent agent forgets the last one; see `repertory.load`."""
+        """Begin a new episode: clear the recurrent state; see `repertory.load`."""
         self._agent.reset(ended)
 
     @cached_property
@@ -77,54 +77,46 @@ def train(
         print(run)                      # status, score, env steps, directory
         action = run.act(observation)
 
-    What is not given is as the environment's preset has it, or else as `repertory train ENV --help` tells. A script
-    that trains on the engine `processes` needs `if __name__ == "__main__":` around the call.
+    Defaults are those of the environment's preset, then those that `repertory train ENV --help` shows. A script that
+    trains on the engine `processes` needs `if __name__ == "__main__":` around the call. Options that can't work raise a
+    `UserError` of one sentence.
 
-    What is trained:
+    Agent and environment:
         environment: a Gymnasium id, `module:Id`, `path/file.py:factory`, or a function or class that makes one.
-        agent: dqn, rainbow, sarsa, a3c, impala or appo; by default the one that the topology is for.
+        agent: dqn, rainbow, sarsa, a3c, impala or appo; by default the one that suits the topology.
         agent_options: the agent's own options by name, such as `learning_rate`, `discount`, `batch_size`, `n_step`.
         network_options: `kind`, `hidden` (a list of widths), `module` (import path of a function that returns a Flax
             module, or the function itself), `lstm_size`, and others.
         env_option: texts "KEY=VALUE", arguments of the environment's constructor.
-        seed: everything random in the run follows from it; 0 to 2**32 - 1.
-        config: a .json or .toml file with any of these options, or the directory of a run to take over its options;
-            arguments of this call have the last word.
-        preset: a .toml file of settings to start from, or one of those that `repertory presets` lists; by default the
-            one for the environment.
-
-    How long it takes:
-        env_steps: stop after so many env steps (agent decisions, all environments added up).
-        seconds: stop after so many seconds of training.
+        seed: random seed of the whole run, 0 to 2**32 - 1.
+        config: a .json or .toml file of these options, or a run's directory; arguments of this call override it.
+        preset: a .toml file of default settings, or a name that `repertory presets` lists.
+    Length of the run:
+        env_steps: stop after this many env steps (agent decisions, all environments added up).
+        seconds: stop after this many seconds of training.
         target_score: stop as soon as the mean return of an evaluation reaches it.
-
-    Who does it:
-        topology: which workers there are: single, collectors, apex, impala, ...; `repertory show` lists them.
-        topology_options: the topology's own options by name; `repertory train ENV --topology NAME --help` tells them.
+    Workers:
+        topology: single, collectors, apex, impala, ...; `repertory show` lists them.
+        topology_options: the topology's own options by name; `repertory train ENV --topology NAME --help` shows them.
         engine: "inline" (one process) or "processes" (many on this machine).
         actors: number of actors; 1 in `single`.
-        envs_per_actor: environments that each actor steps together.
-        threads: threads of each process that learns with a convolutional network; 0 = as many as there are cores.
-        heartbeat_s: seconds without a sign of life after which a worker is ended and started again.
-        restarts: starts in a row that a worker may fail without having done any work; then the run ends.
-
-    What is measured and kept:
+        envs_per_actor: number of vectorized environments of each actor.
+        threads: compute threads of each learner with a convolutional network; 0 = its share of the cores.
+        heartbeat_s: seconds without progress after which a worker is killed and restarted.
+        restarts: maximum number of failed starts in a row of a worker; then the run ends.
+    Evaluations, logs and checkpoints:
         eval_every: env steps between evaluations.
-        eval_every_s: seconds between evaluations, besides those.
+        eval_every_s: seconds between evaluations, in addition to those.
         eval_episodes: greedy episodes of an evaluation.
-        eval_max_steps: steps after which an evaluation's episode counts as it stands.
+        eval_max_steps: maximum episode length in evaluations; the return so far counts.
         log_every: env steps between lines of metrics.
         checkpoint_every: env steps between checkpoints.
-        keep_checkpoints: how many checkpoints are kept.
-        runs_dir: where run directories are made.
-        name: the run directory's name; by default made of environment, seed and time.
-
-    What is shown:
+        keep_checkpoints: number of newest checkpoints to keep.
+        runs_dir: directory in which the run directory is created.
+        name: name of the run directory; by default made of environment, seed and time.
         quiet: no live view; by default there is one on a terminal and in a notebook.
         json: the same as `quiet`; for the command line.
         dry_run: refused; it is for the command line.
-
-    Raises `UserError` with one sentence where options can't work.
     """
     called_at = time.time()
     if options.get("dry_run"):
@@ -160,7 +152,7 @@ def load(
 
     run: the run's name in `runs_dir`, its directory, or the `Run` that `train` returned.
     checkpoint: `newest`, `best` (by evaluation), `exact`, or the number of env steps of one.
-    network_module: a network that was given to `train` as a Python object is given again.
+    network_module: the network again, if it was given to `train` as a Python object.
     trust: import the code of a network that the run names, though you have not trained with it on this machine.
 
         agent = repertory.load("runs/cartpole-v1-s0-20261115-230633")
@@ -182,9 +174,9 @@ def resume(
     trust: bool = False,
     runs_dir: str | Path = "runs",
 ) -> Run:
-    """Go on with a run from a checkpoint: `newest`, `exact`, `best`, or the number of env steps of one.
+    """Continue a run from a checkpoint: `newest`, `exact`, `best`, or the number of env steps of one.
 
-    What was given to `train` as a Python object is given again; `trust` a run whose code is not yours.
+    Give Python objects that were given to `train` again; `trust` a run whose code is not yours.
     """
     supplied = _supplied(run, environment, network_module, trust)
     result = launch.resume(
@@ -208,10 +200,10 @@ def evaluate(
     trust: bool = False,
     runs_dir: str | Path = "runs",
 ) -> dict[str, Any]:
-    """Greedy episodes with a run's checkpoint (`newest`, `best`, `exact`, or its env steps): mean, std, episodes,
-    and each return and length.
+    """Play greedy episodes with a run's checkpoint (`newest`, `best`, `exact`, or its env steps); returns the mean, the
+    standard deviation, and each return and length.
 
-    What was given to `train` as a Python object is given again; `trust` a run whose code is not yours.
+    Give Python objects that were given to `train` again; `trust` a run whose code is not yours.
     """
     supplied = _supplied(run, environment, network_module, trust)
     played = load_player(_directory(run, runs_dir).path, supplied, str(checkpoint)).evaluate(episodes, seed)
@@ -219,7 +211,7 @@ def evaluate(
 
 
 def _supplied(run: str | Path | Run, environment: Any, network_module: Any, trust: bool) -> Supplied:
-    """What is given now, and else what a `Run` of this session was made with."""
+    """What is given now, or else what the `Run` was made with."""
     before = run.made_with if isinstance(run, Run) else NOTHING
     now_environment = before.environment if environment is None else environment
     now_module = before.network_module if network_module is None else network_module
@@ -239,7 +231,7 @@ class Study:
 def compare(environment: str, *, topologies: str | Sequence[str] = "all", **options: Any) -> Study:
     """Train topologies one after another with one budget; `options` are those of the command line, with underscores.
 
-    The same call again goes on with a study that was interrupted.
+    The same call again continues a study that was interrupted.
     """
     from repertory.studies.entrants import CompareOptions
     from repertory.studies.results import evaluation_rows, trial_rows
@@ -252,8 +244,8 @@ def compare(environment: str, *, topologies: str | Sequence[str] = "all", **opti
         )
     names = topologies if isinstance(topologies, str) else ",".join(topologies)
     quiet = options.pop("quiet", not _has_viewer())
-    asked = change(CompareOptions(environment), {"topologies": names, "quiet": quiet, **options})
-    outcome = run_study("compare", asked, silently if asked.quiet else say)
+    study = change(CompareOptions(environment), {"topologies": names, "quiet": quiet, **options})
+    outcome = run_study("compare", study, silently if study.quiet else say)
     if outcome.interrupted:
         raise KeyboardInterrupt
     results = outcome.results
@@ -265,5 +257,5 @@ def _directory(run: str | Path | Run, runs_dir: str | Path) -> RunDirectory:
 
 
 def _has_viewer() -> bool:
-    """Whether somebody watches: a terminal or a notebook."""
+    """Whether there is a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules

@@ -1,4 +1,4 @@
-"""The commands; thin: parse, call, print. An error is one sentence and exit code 2; interrupted is 130."""
+"""The commands: parse, call, print. An error is one sentence and exit code 2; an interrupted run exits with 130."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import math
 import os
 import shlex
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,25 @@ from repertory.commands import (
 )
 from repertory.environments.deadlines import end_what_hangs
 from repertory.errors import EnvironmentFailure, UserError, nearest, plain
-from repertory.output import forgive_output, result_stream, results_alone
+from repertory.output import aligned, forgive_output, result_stream, results_alone
 from repertory.runs import config_file
-from repertory.runtime import ending_signals, start_fork_server
+from repertory.runtime import handle_ending_signals, start_fork_server
 
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     forgive_output()
     end_what_hangs()
     alone = "--json" in arguments and not {"-h", "--help"} & {*arguments}
     try:
-        with results_alone() if alone else contextlib.nullcontext(), _leave_at_once():
+        # Before and after a run there is nothing to save, so a signal ends the process; not by KeyboardInterrupt,
+        # as JAX loses one that is raised inside its callbacks.
+        with (
+            results_alone() if alone else contextlib.nullcontext(),
+            handle_ending_signals(lambda *_: os._exit(INTERRUPTED)),
+        ):
             return _dispatch(arguments)
     except EnvironmentFailure as error:
         if error.__cause__ is not None and _has_foreign_frame(error.__cause__):
@@ -57,27 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-@contextlib.contextmanager
-def _leave_at_once() -> Iterator[None]:
-    """Before a run has begun there is nothing to save, and after it nothing is left to: a signal just ends us.
-
-    Not by KeyboardInterrupt: raised inside one of the array library's callbacks, that is lost.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in ending_signals()}
-    for number in before:
-        signal.signal(number, lambda *_: os._exit(INTERRUPTED))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _has_foreign_frame(error: BaseException) -> bool:
-    """Whether it went through code that is not ours: then its traceback helps the user, else the sentence is all."""
+    """Whether the error passed through code that is not ours: only then its traceback helps the user."""
     ours = str(Path(__file__).parent)
     return any(not frame.filename.startswith(ours) for frame in traceback.extract_tb(error.__traceback__))
 
@@ -87,60 +72,52 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value), file=result_stream(), flush=True)
+def _print_result(value: Any, as_json: bool, text: Callable[[], str]) -> int:
+    print(json.dumps(value) if as_json else text(), file=result_stream(), flush=True)
+    return 0
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
+    name, rest = arguments[0] if arguments else "--help", arguments[1:]
+    if name in ("-h", "--help"):
+        print("usage: repertory COMMAND ...   (repertory COMMAND --help tells its options)\n")
+        print("\n".join(f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()))
         return 0
-    if arguments[0] == "--version":
+    if name == "--version":
         from repertory import __version__
 
         print(__version__)
         return 0
-    command, rest = arguments[0], arguments[1:]
-    if command not in COMMANDS:
-        raise UserError(f"unknown command {command!r}{nearest(command, COMMANDS)}")
-    return COMMANDS[command](rest)
-
-
-def _overview() -> str:
-    lines = ["usage: repertory COMMAND ...   (repertory COMMAND --help tells its options)", ""]
-    lines += [f"  {name:<10} {(function.__doc__ or '').strip()}" for name, function in COMMANDS.items()]
-    return "\n".join(lines)
+    if name not in COMMANDS:
+        raise UserError(f"unknown command {name!r}{nearest(name, COMMANDS)}")
+    command = COMMANDS[name]
+    return command.run(rest if command.options is None else parse(command.options, rest, name))
 
 
 def train(arguments: list[str]) -> int:
-    """train an agent on an environment"""
-    called_at = psutil.Process().create_time()
     given = _bare_words(arguments)
     file = config_file.read(given["--config"]) if "--config" in given else config_file.ConfigFile()
     topology = given.get("--topology") or file.text("topology_name") or topologies.DEFAULT
-    _start_early(given.get("--engine") or file.text("engine"), topology)
+    engine = given.get("--engine") or file.text("engine")
+    if engine == "processes" or (not engine and topology != topologies.DEFAULT):
+        start_fork_server()  # it imports while this process does; a guess from the bare words is good enough
     from repertory.runs import launch
     from repertory.runs.config import options_for
     from repertory.runs.presets import choose_agent
 
-    asked = [argument for argument in arguments if argument not in ("-h", "--help")]
+    without_help = [argument for argument in arguments if argument not in ("-h", "--help")]
     agent = given.get("--agent") or file.agent(topology) or choose_agent(topology)
     kind = options_for(agent, topology)
-    first = parse(kind, asked, "train", kind(file.text("environment")))
-    if not first.environment and asked == arguments:
+    first = parse(kind, without_help, "train", kind(file.text("environment")))
+    if not first.environment and without_help == arguments:
         raise UserError("train needs an environment, for example: repertory train CartPole-v1")
     chosen = file.options(first.environment, agent, topology, first.preset or file.text("preset") or None)
     options = parse(kind, arguments, "train", chosen)
     file.require_trust(options, [*given, *given.values()])
     if options.dry_run:
-        return _dry_run(options)
-    return _conclude(launch.start(options, called_at=called_at), options.json)
-
-
-def _start_early(engine: str, topology: str) -> None:
-    """Let the process that forks workers import while this one does; a guess from the bare words is good enough."""
-    if engine == "processes" or (not engine and topology != topologies.DEFAULT):
-        start_fork_server()
+        values = launch.forecast(options)
+        return _print_result(values, options.json, lambda: aligned([(key, str(values[key])) for key in values]))
+    return _conclude(launch.start(options, called_at=psutil.Process().create_time()), options.json)
 
 
 def _bare_words(arguments: list[str]) -> dict[str, str]:
@@ -149,48 +126,31 @@ def _bare_words(arguments: list[str]) -> dict[str, str]:
     return dict(itertools.pairwise(itertools.chain.from_iterable(halves)))
 
 
-def _dry_run(options: Any) -> int:
-    from repertory.runs.launch import check_memory, forecast, prepare
-    from repertory.runs.presets import find_preset
-
-    options, plan, agent = prepare(options)
-    check_memory(plan)
-    values = forecast(options, plan, agent)
-    if options.json:
-        _print_json(values)
-        return 0
-    width = max(map(len, values))
-    for key, value in values.items():
-        print(f"{key:<{width}}  {value}")
-    if not plan.unrolled:
-        print(f"{'preset':<{width}}  {find_preset(options.environment, options.preset).seen}")
-    return 0
-
-
 def _conclude(result: dict[str, Any], as_json: bool) -> int:
-    """Say how a run ended."""
-    if as_json:
-        _print_json(result)
-    else:
-        score = "none" if result["score"] is None else f"{result['score']:.1f}"
-        if result["unfinished_episodes"]:
-            score += _cut_off(result)
-        print(
-            f"{result['status']}: score {score} after {result['env_steps']:,} env steps and "
-            f"{result['updates']:,} updates in {result['seconds']:.1f} s (start-up {result['startup_s']:.1f} s)"
-        )
-        for warning in result["warnings"]:
-            print(warning)
-        print(f"the run lies in {result['directory']}")
-        best = result["best"]
-        if best is not None and best["mean"] > (-math.inf if result["score"] is None else result["score"]):
-            print(f"best: score {best['mean']:.1f} at {best['env_steps']:,} env steps", end="; ")
-            print(f"play it with: repertory evaluate {shlex.quote(result['directory'])} --checkpoint best")
+    _print_result(result, as_json, lambda: _summary(result))
     return INTERRUPTED if result["status"] == "interrupted" else 0
 
 
+def _summary(result: dict[str, Any]) -> str:
+    """How a run ended, where it is saved, and which checkpoint is the best."""
+    score, best = result["score"], result["best"]
+    told = "none" if score is None else f"{score:.1f}"
+    lines = [
+        f"{result['status']}: score {told}{_cut_off(result)} after {result['env_steps']:,} env steps and "
+        f"{result['updates']:,} updates in {result['seconds']:.1f} s (start-up {result['startup_s']:.1f} s)",
+        *result["warnings"],
+        f"run saved to {result['directory']}",
+    ]
+    if best is not None and best["mean"] > (-math.inf if score is None else score):
+        play = f"repertory evaluate {shlex.quote(result['directory'])} --checkpoint best"
+        lines.append(f"best: score {best['mean']:.1f} at {best['env_steps']:,} env steps; play it with: {play}")
+    return "\n".join(lines)
+
+
 def _cut_off(result: dict[str, Any]) -> str:
-    """Which evaluation the score is of, where the last one was cut off."""
+    """Which evaluation the score is of, if the last one was cut off."""
+    if not result["unfinished_episodes"]:
+        return ""
     last = result["evaluations"][-1]
     many = f"{result['unfinished_episodes']} of {last['episodes']} episodes of the last evaluation were cut off"
     if result["score_env_steps"] == last["env_steps"]:
@@ -198,22 +158,18 @@ def _cut_off(result: dict[str, Any]) -> str:
     return f" (of env step {result['score_env_steps']:,}; {many} at a mean of {last['mean']:.1f}: time was up)"
 
 
-def resume(arguments: list[str]) -> int:
-    """go on with a run from its newest checkpoint"""
-    called_at = psutil.Process().create_time()
+def resume(options: ResumeOptions) -> int:
     from repertory.runs import launch
     from repertory.runs.directory import RunDirectory
     from repertory.runs.opening import Supplied
 
-    options = parse(ResumeOptions, arguments, "resume")
     if options.env_steps is not None and options.env_steps < 1:
         raise UserError(f"--env-steps must be above 0, not {options.env_steps}")
-    directory = RunDirectory.open(options.run, options.runs_dir)
     result = launch.resume(
-        directory,
+        RunDirectory.open(options.run, options.runs_dir),
         env_steps=options.env_steps,
         start_from=options.start_from,
-        called_at=called_at,
+        called_at=psutil.Process().create_time(),
         supplied=Supplied(options.environment, options.network_module, options.trust),
         quiet=options.quiet,
         json=options.json,
@@ -221,14 +177,12 @@ def resume(arguments: list[str]) -> int:
     return _conclude(result, options.json)
 
 
-def evaluate(arguments: list[str]) -> int:
-    """play greedy episodes with a run's agent, and film one"""
+def evaluate(options: EvaluateOptions) -> int:
     from repertory.environments.loading import hushed
     from repertory.runs.directory import RunDirectory
     from repertory.runs.opening import Supplied
     from repertory.runs.player import load_player
 
-    options = parse(EvaluateOptions, arguments, "evaluate")
     if options.episodes < 1:
         raise UserError(f"--episodes must be above 0, not {options.episodes}")
     supplied = Supplied(options.environment, options.network_module, options.trust)
@@ -237,126 +191,95 @@ def evaluate(arguments: list[str]) -> int:
         player = load_player(path, supplied, options.checkpoint)
         film = None if options.record is None else player.record(options.record, options.seed)
         result = player.evaluate(options.episodes, options.seed).summary()
+    text = f"score {result['mean']:.1f} ± {result['std']:.1f} over {result['episodes']} greedy episodes"
     if film is not None:
         result["recorded"] = {"file": str(options.record), "return": float(film.returns[0])}
-    if options.json:
-        _print_json(result)
-    else:
-        print(f"score {result['mean']:.1f} ± {result['std']:.1f} over {result['episodes']} greedy episodes")
-        if options.record is not None:
-            print(f"a film of one (return {result['recorded']['return']:.1f}) lies in {options.record}")
-    return 0
+        text += f"\nvideo of one episode (return {film.returns[0]:.1f}) saved to {options.record}"
+    return _print_result(result, options.json, lambda: text)
 
 
-def show(arguments: list[str]) -> int:
-    """draw a topology, or list them all"""
+def show(options: ShowOptions) -> int:
     from repertory.runs.launch import sketch
-    from repertory.runs.listing import topologies_table
     from repertory.topologies.graph import draw
 
-    name = parse(ShowOptions, arguments, "show").topology
-    if name:
-        kind = topologies.find(name)
+    if options.topology:
+        kind = topologies.find(options.topology)
         print(draw(kind, sketch(kind.name)))
     else:
-        print(topologies_table(topologies.known().values()))
+        print(aligned([(kind.name, kind.summary) for kind in topologies.known().values()]))
     return 0
 
 
-def presets(arguments: list[str]) -> int:
-    """list the settings that were seen to work, by environment"""
-    from repertory.runs.listing import presets_table
+def presets(options: PresetsOptions) -> int:
     from repertory.runs.presets import known
 
-    options = parse(PresetsOptions, arguments, "presets")
-    if options.json:
-        _print_json([preset.summary() for preset in known().values()])
-    else:
-        print(presets_table([preset.summary() for preset in known().values()]))
-    return 0
+    found = known().values()
+    return _print_result(
+        [preset.summary() for preset in found], options.json, lambda: "\n".join(preset.text() for preset in found)
+    )
 
 
-def runs(arguments: list[str]) -> int:
-    """list the runs in a directory"""
-    from repertory.runs.directory import list_runs
-    from repertory.runs.listing import runs_table
+def runs(options: RunsOptions) -> int:
+    from repertory.runs.directory import list_runs, runs_table
 
-    options = parse(RunsOptions, arguments, "runs")
     found = list_runs(options.runs_dir)
-    if options.json:
-        _print_json(found)
-        return 0
-    print(runs_table(found) if found else f"no runs in {options.runs_dir}")
-    return 0
+    return _print_result(found, options.json, lambda: runs_table(found) if found else f"no runs in {options.runs_dir}")
 
 
-def doctor(arguments: list[str]) -> int:
-    """look whether this machine has what training needs"""
+def doctor(options: DoctorOptions) -> int:
     from repertory.runs.doctor import examine
 
-    options = parse(DoctorOptions, arguments, "doctor")
-    findings = examine()
-    if options.json:
-        _print_json(findings)
-    else:
-        for finding in findings:
-            print(f"{'ok  ' if finding['ok'] else 'LOOK'} {finding['what']:<22} {finding['found']}")
-    return 0
+    found = examine()
+    rows = [("ok" if each["ok"] else "LOOK", each["what"], each["found"]) for each in found]
+    return _print_result(found, options.json, lambda: aligned(rows))
 
 
-def completion(arguments: list[str]) -> int:
-    """print a script that completes commands and options in bash, zsh or fish"""
+def completion(options: CompletionOptions) -> int:
     from repertory.completion import script
 
-    print(script(parse(CompletionOptions, arguments, "completion").shell))
+    print(script(options.shell))
     return 0
 
 
-def compare(arguments: list[str]) -> int:
-    """train several topologies with one budget, and report which suits an environment"""
-    from repertory.studies.entrants import CompareOptions
-    from repertory.studies.runner import run
+def _study(command: str, arguments: list[str]) -> int:
+    from repertory.studies import entrants, runner
 
-    return run("compare", parse(CompareOptions, arguments, "compare"))
-
-
-def ablate(arguments: list[str]) -> int:
-    """train a DQN without each of its parts, and report what they are worth"""
-    from repertory.studies.entrants import AblateOptions
-    from repertory.studies.runner import run
-
-    return run("ablate", parse(AblateOptions, arguments, "ablate"))
+    if command == "report":
+        return runner.run_report(parse(entrants.ReportOptions, arguments, command))
+    kinds = {"compare": entrants.CompareOptions, "ablate": entrants.AblateOptions, "scale": entrants.ScaleOptions}
+    return runner.run(command, parse(kinds[command], arguments, command))
 
 
-def scale(arguments: list[str]) -> int:
-    """train a topology with more and more actors, and report what they give"""
-    from repertory.studies.entrants import ScaleOptions
-    from repertory.studies.runner import run
+@dataclass(frozen=True)
+class Command:
+    """What help tells of a command, and its function. It gets the parsed options or, without a class, the arguments."""
 
-    return run("scale", parse(ScaleOptions, arguments, "scale"))
-
-
-def report(arguments: list[str]) -> int:
-    """make such a report from runs that there are"""
-    from repertory.studies.entrants import ReportOptions
-    from repertory.studies.runner import run_report
-
-    return run_report(parse(ReportOptions, arguments, "report"))
+    summary: str
+    run: Callable[[Any], int]
+    options: type | None = None
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train,
-    "resume": resume,
-    "evaluate": evaluate,
-    "compare": compare,
-    "ablate": ablate,
-    "scale": scale,
-    "report": report,
-    "show": show,
-    "presets": presets,
-    "runs": runs,
-    "doctor": doctor,
-    "completion": completion,
+COMMANDS = {
+    "train": Command("train an agent on an environment", train),
+    "resume": Command("continue a run from one of its checkpoints", resume, ResumeOptions),
+    "evaluate": Command("play greedy episodes with a run's agent, and record one", evaluate, EvaluateOptions),
+    "compare": Command(
+        "train several topologies with one budget, and report which suits an environment", partial(_study, "compare")
+    ),
+    "ablate": Command(
+        "train a DQN without each of its parts, and report what each contributes", partial(_study, "ablate")
+    ),
+    "scale": Command(
+        "train a topology with more and more actors, and report what they contribute", partial(_study, "scale")
+    ),
+    "report": Command("make such a report from runs that exist", partial(_study, "report")),
+    "show": Command("draw a topology, or list all", show, ShowOptions),
+    "presets": Command("list the settings that were seen to work, by environment", presets, PresetsOptions),
+    "runs": Command("list the runs in a directory", runs, RunsOptions),
+    "doctor": Command("check whether this machine has what training needs", doctor, DoctorOptions),
+    "completion": Command(
+        "print a script that completes commands and options in bash, zsh or fish", completion, CompletionOptions
+    ),
 }
 
 if __name__ == "__main__":

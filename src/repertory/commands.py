@@ -1,4 +1,4 @@
-"""The options of the commands that are not about many runs, and how all commands read theirs."""
+"""The options of the commands that handle one run, and how every command parses its options."""
 
 from __future__ import annotations
 
@@ -18,93 +18,80 @@ from repertory.errors import UserError
 
 ROOMS = ("agent", "network", "topology")
 """Options with a prefix."""
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
-@dataclass(frozen=True)
-class ResumeOptions:
-    """Go on with a run from one of its checkpoints."""
+@dataclass(frozen=True, kw_only=True)
+class _Printed:
+    json: Switch = False
+    """Print the result as one JSON line and nothing else."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class _SavedRun:
     run: tyro.conf.Positional[str]
     """The run's name, or its directory."""
+    environment: str | None = None
+    """New name of the environment, if its file or module has moved."""
+    network_module: str | None = None
+    """New import path of the network, if its file or module has moved."""
+    trust: Switch = False
+    """Import the code that the run names, though you have not trained with it on this machine."""
+    runs_dir: Path = Path("runs")
+    """Directory that holds the run directories."""
+    quiet: Annotated[Switch, tyro.conf.arg(aliases=("-q",))] = False
+    """No live view, and no warnings of Gymnasium; the result is still printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions(_Printed, _SavedRun):
+    """Continue a run from one of its checkpoints."""
+
     env_steps: int | None = None
-    """A new total of env steps."""
+    """New total number of env steps."""
     start_from: Annotated[str, tyro.conf.arg(name="from")] = "newest"
     """Which checkpoint: newest; exact, the last from which a run on `inline` repeats bit for bit; best, the newest with
     the weights of the best evaluation; or the number of env steps of one."""
-    environment: str | None = None
-    """Where its environment is found now; by default where it was."""
-    network_module: str | None = None
-    """Where its own network is found now; by default where it was."""
-    trust: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Import the code that the run names, though you have not trained with it on this machine."""
-    runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("-q",))] = False
-    """No live view, and no warnings of Gymnasium; the result is still printed."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the result as one JSON line and nothing else."""
 
 
-@dataclass(frozen=True)
-class EvaluateOptions:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(_Printed, _SavedRun):
     """Play greedy episodes with one of a run's checkpoints."""
 
-    run: tyro.conf.Positional[str]
-    """The run's name, or its directory."""
     episodes: int = 20
-    """How many episodes."""
+    """Number of episodes."""
     checkpoint: str = "newest"
     """Which checkpoint: newest, best (by evaluation), exact, or the number of env steps of one."""
     seed: int = 0
-    """The environments' seeds follow from it."""
+    """Random seed of the environments."""
     record: Path | None = None
-    """Write a film of one episode: .mp4 or .gif."""
-    environment: str | None = None
-    """Where its environment is found now; by default where it was."""
-    network_module: str | None = None
-    """Where its own network is found now; by default where it was."""
-    trust: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Import the code that the run names, though you have not trained with it on this machine."""
-    runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("-q",))] = False
-    """No warnings of Gymnasium; the result is still printed."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the result as one JSON line and nothing else."""
+    """Record a video of one episode: .mp4 or .gif."""
 
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Draw a topology: its workers, what flows between them, its options. Without a name, list all topologies."""
+    """Draw a topology: its workers, its channels, its options. Without a name, list all topologies."""
 
     topology: tyro.conf.Positional[str] = ""
-    """Its name."""
+    """Name of the topology."""
 
 
 @dataclass(frozen=True)
-class PresetsOptions:
-    """List the settings that were seen to work: for which environments, which score they reached, on which seeds."""
-
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print them as one JSON line."""
+class PresetsOptions(_Printed):
+    """List the presets: their environments, the scores they reached, on which seeds."""
 
 
 @dataclass(frozen=True)
-class RunsOptions:
+class RunsOptions(_Printed):
     """List the runs in a directory."""
 
     runs_dir: Path = Path("runs")
-    """Where run directories lie."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print them as one JSON line."""
+    """Directory that holds the run directories."""
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
-    """Look whether this machine has what training needs."""
-
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the findings as one JSON line."""
+class DoctorOptions(_Printed):
+    """Check whether this machine has what training needs."""
 
 
 @dataclass(frozen=True)
@@ -119,16 +106,15 @@ class CompletionOptions:
 
 
 def parse(kind: Any, arguments: Sequence[str], command: str, default: Any = None) -> Any:
-    """Options from the command line; tyro's complaint as one sentence."""
+    """Options from the command line. tyro's message about bad ones becomes one sentence."""
     from repertory.runs.config import RunOptions
 
     _refuse_unknown(kind, arguments)
     if {"-h", "--help"} & {*arguments}:
-        arguments = ["--help"]  # else usage would leave out what was given
+        arguments = ["--help"]  # with other arguments, tyro's usage line would leave those out
     if not issubclass(kind, RunOptions):
         return _ask_tyro(kind, arguments, command, default)
-    found = _ask_tyro(_grouped(kind), arguments, command, _in_groups(default))
-    return _flat(kind, found)
+    return _flat(kind, _ask_tyro(_grouped(kind), arguments, command, _in_groups(default)))
 
 
 def _refuse_unknown(kind: Any, arguments: Sequence[str]) -> None:
@@ -141,7 +127,7 @@ def _refuse_unknown(kind: Any, arguments: Sequence[str]) -> None:
         name = spelled.replace("_", "-")
         if name not in known:
             room, negated = name.rpartition(".")[0], ".no-" in name
-            near = {other for other in known if other.startswith(f"{room}.")} if room else known
+            near = {other for other in known if not room or other.startswith(f"{room}.")}
             near = {other for other in near if (".no-" in other) == negated}
             raise unknown_option(kind, name[2:].replace("-", "_"), spelled, near)
     if [name.replace("_", "-") for name in given].count("--env-option") > 1:
@@ -150,7 +136,7 @@ def _refuse_unknown(kind: Any, arguments: Sequence[str]) -> None:
 
 @cache
 def _grouped(kind: Any) -> Any:
-    """The options of a run as help shows them: under headings, without prefixes for those that every run has."""
+    """The options of a run under the headings of its help, without prefixes for those that every run has."""
     from repertory.runs.config import GROUPS, ChoiceOptions
 
     headings = [
@@ -170,23 +156,22 @@ def _in_groups(options: Any) -> Any:
 
     kind: Any = type(options)
     grouped = _grouped(kind)
-    values = {f"{name}_group": _part(group, options) for name, group in GROUPS.items()}
-    own = {item.name: getattr(options, item.name) for item in dataclasses.fields(grouped) if item.name not in values}
-    return grouped(**own, **values)
-
-
-def _part(group: Any, options: Any) -> Any:
-    return group(**{item.name: getattr(options, item.name) for item in dataclasses.fields(group)})
+    groups = {f"{name}_group": group(**_values(group, options)) for name, group in GROUPS.items()}
+    own = {item.name: getattr(options, item.name) for item in dataclasses.fields(grouped) if item.name not in groups}
+    return grouped(**own, **groups)
 
 
 def _flat(kind: Any, found: Any) -> Any:
     from repertory.runs.config import GROUPS
 
-    values = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
-    for name in GROUPS:
-        group = values.pop(f"{name}_group")
-        values |= {item.name: getattr(group, item.name) for item in dataclasses.fields(group)}
+    values = _values(found, found)
+    for name, group in GROUPS.items():
+        values |= _values(group, values.pop(f"{name}_group"))
     return kind(**values)
+
+
+def _values(kind: Any, options: Any) -> dict[str, Any]:
+    return {item.name: getattr(options, item.name) for item in dataclasses.fields(kind)}
 
 
 def _ask_tyro(kind: Any, arguments: Sequence[str], command: str, default: Any) -> Any:
@@ -208,7 +193,7 @@ def _ask_tyro(kind: Any, arguments: Sequence[str], command: str, default: Any) -
 
 
 def _sentence(box: str) -> str:
-    """What stands between the first two rules of tyro's message; without a terminal it has no frame."""
+    """The text between the first two rules of tyro's message; without a terminal it has no frame."""
     lines = [line.strip("│ ") for line in box.splitlines()]
     rules = [index for index, line in enumerate(lines) if line and (line[0] in "╭├" or not line.strip("─-"))]
     if len(rules) < 2:

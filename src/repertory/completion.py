@@ -1,9 +1,13 @@
-"""Completion scripts for bash, zsh and fish: made once from the options, so that a press of TAB starts no Python."""
+"""Completion scripts for bash, zsh and fish: made once from the options, so that a press of TAB starts no Python.
+
+shtab, which tyro uses, can't do this: `train` has one parser for each topology and agent, and the script must hold the
+options of all of them, and complete the names of runs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
@@ -42,15 +46,14 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "--from": CHECKPOINTS,
     "--checkpoint": CHECKPOINTS,
 }
-"""What may follow an option whose type does not say it."""
+"""Values of options whose type does not say them."""
 Options = dict[str, tuple[str, ...] | None]
-"""What may follow an option: None for one that takes no value, nothing for one whose values are not known."""
+"""The values of each option: None for a switch, empty if they are not known."""
 OF_RUNS = ("resume", "evaluate", "report")
-"""Commands that are given runs: the names in `runs/` are read when TAB is pressed."""
+"""Commands that take runs: the names in `runs/` are read when TAB is pressed."""
 
 
 def script(shell: str) -> str:
-    """The completion script of a shell."""
     if shell not in SHELLS:
         raise UserError(f"there is no completion for {shell!r}{nearest(shell, SHELLS)}")
     return SHELLS[shell]()
@@ -65,7 +68,7 @@ def options_of(command: str) -> Options:
 
 
 def words_of(command: str) -> tuple[str, ...]:
-    """What may follow a command besides options, where that is known."""
+    """The positional arguments of a command, where they are known."""
     studied = ("train", "compare", "ablate", "scale")
     known = {"show": tuple(topologies.known()), "completion": tuple(SHELLS), **dict.fromkeys(studied, _games())}
     return known.get(command, ())
@@ -82,8 +85,8 @@ def _games() -> tuple[str, ...]:
 def _options(kind: type, prefix: str) -> Options:
     found: Options = {}
     hints = get_type_hints(kind, include_extras=True)
-    for name in (item.name for item in dataclasses.fields(kind)):
-        hint = hints[name]
+    for item in dataclasses.fields(kind):
+        name, hint = item.name, hints[item.name]
         if dataclasses.is_dataclass(hint):
             found |= _options(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
             continue
@@ -106,7 +109,7 @@ def _literals(hint: Any) -> tuple[str, ...]:
 
 
 def _values() -> dict[tuple[str, ...], list[str]]:
-    """Options that are followed by the same values, by those."""
+    """Each set of values, and the options that take it."""
     found: dict[tuple[str, ...], list[str]] = {}
     for option, values in {option: values for name in KINDS for option, values in options_of(name).items()}.items():
         if values:
@@ -114,90 +117,89 @@ def _values() -> dict[tuple[str, ...], list[str]]:
     return found
 
 
-def _joined(items: Iterable[str]) -> str:
-    return " ".join(items)
+def _cases(template: str, words: Mapping[str, Iterable[str]]) -> str:
+    """The branches of a shell's `case`, without those that have no words."""
+    return "\n".join(f"    {name}) {template % ' '.join(found)} ;;" for name, found in words.items() if found)
 
 
-def _bash() -> str:
-    values = [f'    {"|".join(names)}) words="{_joined(values)}" ;;' for values, names in _values().items()]
-    options = [f'    {name}) words="{_joined(options_of(name))}" ;;' for name in KINDS]
-    plain = [f'    {name}) words="{_joined(words_of(name))}" ;;' for name in KINDS if words_of(name)]
-    return "\n".join(
-        [
-            "# bash completion of repertory",
-            "_repertory() {",
-            '  local cur="${COMP_WORDS[COMP_CWORD]}" at=$COMP_CWORD words=""',
-            '  if [[ $cur == "=" ]]; then cur=""; else [[ ${COMP_WORDS[at-1]} == "=" ]] && ((at--)); fi',
-            '  local previous="${COMP_WORDS[at-1]}"',
-            "  COMPREPLY=()",
-            "  if ((COMP_CWORD == 1)); then",
-            f'    COMPREPLY=($(compgen -W "{_joined(KINDS)} --help --version" -- "$cur"))',
-            "    return",
-            "  fi",
-            "  case $previous in",
-            *values,
-            "  esac",
-            '  if [[ -z $words && $cur == -* ]]; then case "${COMP_WORDS[1]}" in',
-            *options,
-            '  esac; elif [[ -z $words && $previous != -* ]]; then case "${COMP_WORDS[1]}" in',
-            *plain,
-            # Names of directories are somebody's text: never through -W, which expands it.
-            f"    {'|'.join(OF_RUNS)})",
-            '      mapfile -t COMPREPLY < <(cd runs 2>/dev/null && compgen -d -- "$cur")',
-            "      return ;;",
-            "  esac; fi",
-            # Until a dot is typed, `--topo` means `--topology`, not one of the many `--topology.…`.
-            '  local word near=""',
-            '  for word in $words; do [[ $word == --*.* && $cur != *.* && $word != "$cur".* ]] || near+=" $word"; done',
-            '  COMPREPLY=($(compgen -W "$near" -- "$cur"))',
-            "}",
-            "complete -o default -F _repertory repertory",
-        ]
-    )
+def _filled(script: str, offer: str, offer_values: str) -> str:
+    """The script, with its branches for values behind an option, options behind a dash, and words elsewhere."""
+    return script % {
+        "commands": " ".join([*KINDS, "--help", "--version"]),
+        "values": _cases(offer_values, {"|".join(names): values for values, names in _values().items()}),
+        "options": _cases(offer, {name: options_of(name) for name in KINDS}),
+        "words": _cases(offer, {name: words_of(name) for name in KINDS}),
+        "of_runs": "|".join(OF_RUNS),
+    }
 
 
-def _zsh() -> str:
-    values = [f"    {'|'.join(names)}) compadd -- {_joined(values)}; return ;;" for values, names in _values().items()]
-    options = [f"    {name}) compadd -- {_joined(options_of(name))} ;;" for name in KINDS]
-    plain = [f"    {name}) compadd -- {_joined(words_of(name))} ;;" for name in KINDS if words_of(name)]
-    return "\n".join(
-        [
-            "#compdef repertory",
-            "# zsh completion of repertory",
-            "_repertory() {",
-            "  if (( CURRENT == 2 )); then",
-            f"    compadd -- {_joined(KINDS)} --help --version",
-            "    return",
-            "  fi",
-            "  case ${words[CURRENT-1]} in",
-            *values,
-            "  esac",
-            "  if [[ ${words[CURRENT]} == -* ]]; then case ${words[2]} in",
-            *options,
-            "  esac; else [[ ${words[CURRENT-1]} == -* ]] || case ${words[2]} in",
-            *plain,
-            f"    {'|'.join(OF_RUNS)}) compadd -- runs/*(N/:t) ;;",
-            "  esac; _files; fi",
-            "}",
-            "compdef _repertory repertory",
-        ]
-    )
+# Names of run directories never go through -W, which would expand them. Until a dot is typed, `--topo` means
+# `--topology`, not one of the many `--topology.…`.
+BASH = """# bash completion of repertory
+_repertory() {
+  local cur="${COMP_WORDS[COMP_CWORD]}" at=$COMP_CWORD words=""
+  if [[ $cur == "=" ]]; then cur=""; else [[ ${COMP_WORDS[at-1]} == "=" ]] && ((at--)); fi
+  local previous="${COMP_WORDS[at-1]}"
+  COMPREPLY=()
+  if ((COMP_CWORD == 1)); then
+    COMPREPLY=($(compgen -W "%(commands)s" -- "$cur"))
+    return
+  fi
+  case $previous in
+%(values)s
+  esac
+  if [[ -z $words && $cur == -* ]]; then case "${COMP_WORDS[1]}" in
+%(options)s
+  esac; elif [[ -z $words && $previous != -* ]]; then case "${COMP_WORDS[1]}" in
+%(words)s
+    %(of_runs)s)
+      mapfile -t COMPREPLY < <(cd runs 2>/dev/null && compgen -d -- "$cur")
+      return ;;
+  esac; fi
+  local word near=""
+  for word in $words; do [[ $word == --*.* && $cur != *.* && $word != "$cur".* ]] || near+=" $word"; done
+  COMPREPLY=($(compgen -W "$near" -- "$cur"))
+}
+complete -o default -F _repertory repertory"""
+
+ZSH = """#compdef repertory
+# zsh completion of repertory
+_repertory() {
+  if (( CURRENT == 2 )); then
+    compadd -- %(commands)s
+    return
+  fi
+  case ${words[CURRENT-1]} in
+%(values)s
+  esac
+  if [[ ${words[CURRENT]} == -* ]]; then case ${words[2]} in
+%(options)s
+  esac; else [[ ${words[CURRENT-1]} == -* ]] || case ${words[2]} in
+%(words)s
+    %(of_runs)s) compadd -- runs/*(N/:t) ;;
+  esac; _files; fi
+}
+compdef _repertory repertory"""
 
 
 def _fish() -> str:
     lines = ["# fish completion of repertory"]
-    lines.append(f"complete -c repertory -n __fish_use_subcommand -f -a '{_joined(KINDS)}'")
+    lines.append(f"complete -c repertory -n __fish_use_subcommand -f -a '{' '.join(KINDS)}'")
     for name in KINDS:
         after = f"complete -c repertory -n '__fish_seen_subcommand_from {name}'"
         if words_of(name):
-            lines.append(f"{after} -a '{_joined(words_of(name))}'")
+            lines.append(f"{after} -a '{' '.join(words_of(name))}'")
         if name in OF_RUNS:
             lines.append(f"{after} -a '(command ls runs 2>/dev/null)'")
         for option, values in options_of(name).items():
             spelled = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
-            value = "" if values is None else f" -x -a '{_joined(values)}'" if values else " -r"
+            value = "" if values is None else f" -x -a '{' '.join(values)}'" if values else " -r"
             lines.append(f"{after} {spelled}{value}")
     return "\n".join(lines)
 
 
-SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+SHELLS: Mapping[str, Callable[[], str]] = {
+    "bash": lambda: _filled(BASH, 'words="%s"', 'words="%s"'),
+    "zsh": lambda: _filled(ZSH, "compadd -- %s", "compadd -- %s; return"),
+    "fish": _fish,
+}

@@ -1,4 +1,4 @@
-"""Ranges of options, written beside the field: `pull_period: Positive[int] = 400`; imports our errors only."""
+"""Ranges of options, written beside the field: `pull_period: Positive[int] = 400`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`; `open_low`: `low` itself is not one of them."""
+    """From `low` to `high`; with `open_low`, `low` itself is excluded."""
 
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
 
     def complaint(self, value: float) -> str:
-        """What is wrong with a value, as the end of a sentence; empty if nothing is."""
+        """What is wrong with a value, as the end of a sentence; empty if it is in the range."""
         if (self.low < value if self.open_low else self.low <= value) and value <= self.high:
             return ""
         low, high = (int(end) if math.isfinite(end) and end == int(end) else end for end in (self.low, self.high))
@@ -37,14 +37,14 @@ Share = Annotated[T, Range(0, 1)]
 
 
 def range_of(hint: Any) -> Range | None:
-    """The range that a field's type carries, also inside `... | None`."""
+    """The range in a field's type, also inside `... | None`."""
     if get_origin(hint) is Annotated:
         return next((item for item in get_args(hint)[1:] if isinstance(item, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None)
 
 
 def check_ranges(options: Any, prefix: str = "") -> None:
-    """Refuse the first number, of these options and of those inside them, that is not finite or out of its range."""
+    """Refuse numbers that are not finite or out of their range, also in nested options."""
     hints = get_type_hints(type(options), include_extras=True)
     for item in dataclasses.fields(options):
         value, name = getattr(options, item.name), f"{prefix}{item.name}"

@@ -1,7 +1,7 @@
 """What is printed, and where it goes; imports nothing of ours.
 
-Training never ends because nobody reads its output: what can't be written to stdout or stderr is dropped. Characters
-that a terminal can't show are replaced. With `results_alone` stdout carries the result and nothing else.
+Training goes on when its output is not read: what can't be written to stdout or stderr is dropped. Characters that a
+terminal can't show are replaced. With `results_alone` stdout carries the result and nothing else.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
 STAND_INS = {
     "·": "|", "–": "-", "−": "-", "—": "-", "─": "-", "│": "|", "×": "x", "±": "+-", "▶": ">", "█": "#", "░": ".",
     "━": "=", "╸": "=", "╺": "-", "ε": "e", "β": "b", "µ": "u", "…": "...", "’": "'",
 }  # fmt: skip
-"""For terminals that can't show them."""
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
+    """Rows as columns of text, of which the last `numbers` are aligned at their right ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = len(widths) - numbers
+    lines = (
+        "  ".join(cell.rjust(widths[at]) if at >= right else cell.ljust(widths[at]) for at, cell in enumerate(row))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
@@ -37,7 +47,7 @@ class _ForgivingFile(io.FileIO):
         written = None
         try:
             written = super().write(data)
-        except BrokenPipeError:  # for good: whoever writes past Python need not fail, either
+        except BrokenPipeError:  # for good, so that writes from native code do not fail either
             _point_nowhere(self.fileno())
         except OSError:
             pass
@@ -45,13 +55,12 @@ class _ForgivingFile(io.FileIO):
 
 
 class Forgiving:
-    """The same for a stream of somebody else's, which may be no file at all."""
+    """The same for any stream, which need not be a file."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write as much as can be written."""
         try:
             return int(self._stream.write(text) or 0)
         except UnicodeEncodeError:
@@ -61,7 +70,6 @@ class Forgiving:
             return len(text)
 
     def flush(self) -> None:
-        """Whatever comes of it."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
@@ -70,12 +78,11 @@ class Forgiving:
 
 
 def forgiving(stream: TextIO | None) -> TextIO:
-    """A stream that drops what this one can't take; nothing, if there is none."""
     return cast(TextIO, Forgiving(io.StringIO() if stream is None else stream))
 
 
 def forgive_output() -> None:
-    """For a process that is ours: its stdout and stderr drop what can't be written, also while Python ends."""
+    """Make this process's stdout and stderr drop what can't be written, also while Python ends."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         _fill(fd)
         stream = getattr(sys, name)
@@ -84,7 +91,7 @@ def forgive_output() -> None:
 
 
 def _fill(fd: int) -> None:
-    """A descriptor that was closed would be given to the next file that is opened, and be printed into."""
+    """Else the next file that is opened would get the number of a closed descriptor, and be printed into."""
     try:
         os.fstat(fd)
     except OSError:
@@ -99,7 +106,7 @@ def _point_nowhere(fd: int) -> None:
 
 
 def _stands_on(stream: Any, fd: int) -> bool:
-    """Whether it is Python's own; tests and notebooks have others."""
+    """Whether the stream is Python's own; tests and notebooks have others."""
     if not isinstance(stream, io.TextIOWrapper) or isinstance(getattr(stream.buffer, "raw", None), _ForgivingFile):
         return False
     with contextlib.suppress(OSError, ValueError):
@@ -113,32 +120,28 @@ def _opened(fd: int, encoding: str | None, *, lines: bool) -> TextIO:
     return io.TextIOWrapper(buffered, encoding or "utf-8", "repertory", line_buffering=lines)
 
 
-_kept: list[TextIO] = []
+_results: list[TextIO] = []
 
 
 def result_stream() -> TextIO:
-    """Where a command prints its result."""
-    return _kept[-1] if _kept else sys.stdout
+    return _results[-1] if _results else sys.stdout
 
 
 @contextlib.contextmanager
 def results_alone() -> Iterator[None]:
-    """Whatever Python, a library or a process that is started meanwhile prints to stdout goes to stderr.
-
-    Only what is printed to `result_stream()` goes to stdout.
-    """
+    """Send to stderr what Python, a library or a child process prints to stdout, except to `result_stream()`."""
     before, own = sys.stdout, None
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if before.fileno() == 1:
             before.flush()
             own = os.dup(1)
             os.dup2(2, 1)
-    _kept.append(before if own is None else _opened(own, before.encoding, lines=True))
+    _results.append(before if own is None else _opened(own, before.encoding, lines=True))
     sys.stdout = sys.stderr
     try:
         yield
     finally:
-        _kept.pop().flush()
+        _results.pop().flush()
         sys.stdout = before
         if own is not None:
             os.dup2(own, 1)

@@ -1,4 +1,4 @@
-"""The process in which a study makes one run: `repertory`, which ends with the process that started it."""
+"""The command line in a subprocess of a study: `repertory`, which ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from repertory.runtime import end_with
 
 
 def main() -> int:
-    """Arguments: the number of the process to end with, then those of the command line."""
+    """Arguments: the parent's process id, then those of the command line."""
     end_with(int(sys.argv.pop(1)))
-    sys.argv[0] = "repertory"  # what the run's directory will say it was started with
+    sys.argv[0] = "repertory"  # the command that the run's config.json will show
     return cli.main(sys.argv[1:])
 
 

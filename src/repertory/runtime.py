@@ -1,7 +1,7 @@
-"""Settings of the array library that must be made before it is imported; imports nothing of ours.
+"""Settings of JAX, of the process and of the forkserver; imports nothing of ours.
 
 One XLA thread a process: for the small networks of this field a second thread gives nothing, and processes that each
-take all cores slow each other down. What the user has set stays.
+take all cores slow each other down. Environment variables that the user has set stay.
 """
 
 from __future__ import annotations
@@ -13,98 +13,110 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
-PR_SET_NAME = 15
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 MALLOC = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_ARENA_MAX: 1}
 UNGUARDED = 3
-"""Exit code of a member whose import of the user's script came to a call of train(); counts only before it began."""
+"""Exit code of a worker that called train() while it imported the user's script."""
 FAMILY = "REPERTORY_FAMILY"
-"""Environment variable: a random name of the run, which the driver, the members and what they start have in common."""
+"""Environment variable: a random name that the driver, its workers and their child processes have in common."""
 MOST_FILES = 4096
-"""Open files that the largest company needs, and more."""
+"""Limit of open files; the largest topologies need fewer."""
 ONE_THREAD = ("xla_cpu_multi_thread_eigen", "xla_cpu_enable_concurrency_optimized_scheduler")
-"""XLA's switches that are off: matrix products on several threads, and an order of operations that is made for several.
+"""XLA's flags that are off: matrix products on several threads, and a schedule that is made for several threads.
 
-With that order, a learner that keeps to one core handed a part of each update to a second thread on the same core.
+With that schedule, a learner that is pinned to one core handed a part of each update to a second thread on that core.
 """
 
 
 def cap_threads() -> None:
-    """Before JAX is imported: one compute thread, on the CPU unless told otherwise."""
+    """Before JAX is imported: one compute thread."""
     given = os.environ.get("XLA_FLAGS", "")
     off = [f"--{name}=false" for name in ONE_THREAD if name not in given]
     os.environ["XLA_FLAGS"] = " ".join([given, *off]).strip()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def look_for_no_display() -> None:
-    """Before pygame is imported: where there is no display, SDL complains on stderr if it looks for one."""
+def use_dummy_display() -> None:
+    """Before pygame is imported: without a display, SDL would complain on stderr."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 
 
 def start_jax(threads: int) -> None:
-    """Before the first computation: how many threads run compiled programs, and where those are kept.
+    """Before the first computation: how many threads run compiled programs, and where the compilation cache is.
 
     With one thread a MinAtar update took 2 ms, with the default of one a core 55 ms; and programs compiled under the
     default stayed that slow when loaded from the cache with one thread. Why was not found out (the guess: XLA cuts
     programs into pieces for the threads it finds), so each number of threads has a cache of its own.
     """
     os.environ.setdefault("PJRT_NPROC", str(threads))
-    _keep_compiled_programs(cache_directory() / f"threads-{os.environ['PJRT_NPROC']}")
+    import jax
+
+    directory = cache_directory() / f"threads-{os.environ['PJRT_NPROC']}"
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        if not make_writable(directory):
+            return  # every run compiles: JAX would warn of each program that it can't save
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_raise_persistent_cache_errors", False)
 
 
 def compute_at_once() -> None:
-    """For those who have nothing else to do meanwhile: compute in the calling thread, not in another."""
+    """Compute in the calling thread: for workers that have nothing else to do meanwhile."""
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def wake_up_sharply() -> None:
-    """Ask Linux to end this thread's sleeps on time, not up to 50 µs late; elsewhere nothing is asked."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    """On Linux, let this thread's sleeps end on time, not up to 50 µs late."""
+    _call_libc("prctl", PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def interrupt_nobody() -> None:
-    """Ask Linux to let whoever runs go on when a thread of this process wakes up, and those that it starts later.
+def schedule_as_batch() -> None:
+    """On Linux, let a thread of this process that wakes up not interrupt another one.
 
-    For threads that share an interpreter: one that is woken while another has the interpreter's lock could only wait.
-    Elsewhere nothing is asked.
+    For threads that share an interpreter: one that wakes up while another holds the interpreter's lock can only wait.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc not to give freed memory back to the system: the large arrays of every update are page faults again.
+    """Ask glibc to keep freed memory: else the large arrays of every update cause page faults again.
 
-    On an update of 128 pictures they took half of the time. Elsewhere nothing is asked.
+    They took half of the time of an update with 128 pictures.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        for setting, value in MALLOC.items():
-            ctypes.CDLL(None).mallopt(setting, value)
+    for setting, value in MALLOC.items():
+        _call_libc("mallopt", setting, value)
 
 
 def name_process(name: str) -> None:
-    """What `top` and `ps -o comm` show of this process; Linux keeps 15 letters."""
+    """The name that `top` and `ps -o comm` show; Linux keeps 15 letters."""
+    _call_libc("prctl", PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def _call_libc(function: str, *arguments: Any) -> None:
+    """Systems that do not have the function go without."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+        getattr(ctypes.CDLL(None), function)(*arguments)
 
 
 def die_with_fork_server(server: int) -> None:
-    """In a member: be killed when the process that forked it is gone, even while stopped or stuck in native code.
+    """In a worker: be killed when the forkserver is gone, even while stopped or stuck in native code.
 
-    If it is gone already, another member may have been started in this one's place: leave at once. The server leaves as
-    soon as nobody holds its pipe; members would, so that it must be closed here.
+    If the forkserver is gone already, exit at once: another worker may have been started in this one's place. The
+    forkserver exits when its pipe is closed everywhere, so a worker must close its copy.
     """
     end_with(server)
     with contextlib.suppress(OSError, AttributeError, TypeError):
@@ -114,40 +126,48 @@ def die_with_fork_server(server: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Be killed when the process that started this one is gone, however it went; elsewhere than on Linux, never."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it went before it could be asked for
+    """On Linux, be killed when the parent process is gone, however it ended."""
+    _call_libc("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before prctl was called
         os._exit(1)
 
 
 def fork_server() -> Any:
-    """The process that forks a company's members: everything imported, nothing started."""
+    """The context of the process that forks workers: everything imported, nothing started."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(UNGUARDED)  # the user's script trains while a member imports it: one word to the driver, no storm
-    os.environ.setdefault(FAMILY, os.urandom(8).hex())  # before it is started, so that it has the same
-    _forget_stdin()
+        os._exit(UNGUARDED)  # the user's script called train() while a worker imported it: no chain of processes
+    os.environ.setdefault(FAMILY, os.urandom(8).hex())  # before the forkserver starts, so that it inherits it
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) == "<stdin>":
+        del main.__file__  # a program that is read from stdin: every worker would fail to import it
     allow_open_files()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["repertory.engines.preload"])
     return context
 
 
-def _forget_stdin() -> None:
-    """A program that is read from stdin has no file, but Python gives it one, which every process fails to import."""
-    main = sys.modules["__main__"]
-    if getattr(main, "__file__", None) == "<stdin>":
-        del main.__file__
-
-
 def ending_signals() -> list[int]:
-    """Those that ask a run to end; that of a lost connection only if nobody wants it ignored, as `nohup` does."""
-    asked: list[int] = [signal.SIGINT, signal.SIGTERM]
-    return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
+    """The signals that ask a run to end; without that of a lost connection if it is ignored, as by `nohup`."""
+    signals: list[int] = [signal.SIGINT, signal.SIGTERM]
+    return signals if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
+
+
+@contextlib.contextmanager
+def handle_ending_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Call `handler` for those signals meanwhile; outside of the main thread Python can't, and nothing changes."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in ending_signals()} if main else {}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def allow_open_files() -> int:
-    """Raise the limit of open files as far as this user may, for all that is started later; returns the limit."""
+    """Raise the limit of open files for this process and those it starts; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -158,13 +178,13 @@ def allow_open_files() -> int:
 
 
 def fork_server_pid() -> int:
-    """The number of that process; 0 if there is none."""
+    """0 if it is not running."""
     server: Any = forkserver._forkserver
     return int(server._forkserver_pid or 0)
 
 
 def end_of_child(pid: int, seconds: float = 1.0) -> str:
-    """How a child of this process ended, without forgetting it; empty if it has not, after waiting so long for it."""
+    """How a child process ended, without reaping it; empty if it still runs after these seconds."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -181,47 +201,33 @@ def end_of_child(pid: int, seconds: float = 1.0) -> str:
 
 
 def start_fork_server() -> None:
-    """Start that process early, so that it imports while this one does."""
+    """Start it early, so that it imports while this process does."""
     fork_server()
     forkserver.ensure_running()
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pinnable_cores() -> list[int]:
-    """The numbers of those cores, where the system lets a process keep to one; else none."""
+    """Their numbers; none where the system can't pin a process to a core."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def cache_directory() -> Path:
-    """Where compiled programs are kept between runs."""
+    """Of compiled programs."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "repertory" / "jax"
 
 
 def state_directory() -> Path:
-    """Where things are kept that belong to this user and this machine, not to a run."""
+    """Of files that belong to this user and machine, not to a run."""
     root = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(root) / "repertory"
 
 
-def _keep_compiled_programs(directory: Path) -> None:
-    """Compile each program once and for all runs; a place that can't be written is no reason to stop."""
-    import jax
-
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        if not _can_be_written(directory):
-            return  # JAX would warn of each program that it can't keep
-        jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    jax.config.update("jax_raise_persistent_cache_errors", False)
-
-
-def _can_be_written(directory: Path) -> bool:
+def make_writable(directory: Path) -> bool:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,7 +1,4 @@
-"""What an environment looks like to agents and to experience, and what an array that workers share looks like.
-
-Plain data, imported by all rooms, importing none.
-"""
+"""Specs of environments, and of the arrays that workers share. Plain data, imported by all packages."""
 
 from __future__ import annotations
 
@@ -27,13 +24,12 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array."""
         return math.prod(self.shape) * int(np.dtype(self.dtype).itemsize)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A run of `size` stored numbers and how a network reads them.
+    """`size` consecutive stored numbers and how a network reads them.
 
     `number`: as they are. `pixel`: divided by 255. `category`: each is an index below `categories`, read one-hot.
     """
@@ -42,22 +38,22 @@ class Part:
     size: int
     categories: int = 0
     wide: bool = False
-    """In a row of bytes, each number is a float32 and takes four of them."""
+    """Each number is a float32 that is stored as four bytes of a uint8 observation."""
 
     @property
     def stored(self) -> int:
-        """How many elements of the stored observation this part takes."""
+        """Number of elements of the stored observation."""
         return 4 * self.size if self.wide else self.size
 
     @property
     def width(self) -> int:
-        """How many inputs of a network this part becomes."""
+        """Number of inputs of a network."""
         return self.size * self.categories if self.kind == "category" else self.size
 
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """One observation as stored (`shape`, `dtype`: a single frame) and as seen (`stack` of them)."""
+    """One observation as stored (`shape`, `dtype`: a single frame) and as seen (`stack` frames)."""
 
     shape: tuple[int, ...]
     dtype: Literal["float32", "uint8"]
@@ -65,7 +61,7 @@ class ObservationSpec:
     stack: int = 1
     padding: Padding = "repeat"
     pictures: tuple[str, ...] = ()
-    """Pictures among several parts. They are flattened with the other parts, so no convolution reads them."""
+    """Names of pictures among several parts; they are flattened with the others, so no convolution reads them."""
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
@@ -74,17 +70,16 @@ class ObservationSpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether a convolution makes sense: a stack of planes, or height × width × channels."""
+        """Whether a convolution can read it: a stack of planes, or height × width × channels."""
         return len(self.seen_shape) == 3
 
     @property
     def planes_first(self) -> bool:
-        """Whether an image's first axis counts its planes: it is then the shorter one."""
+        """Whether the first axis of an image counts its planes: it is then shorter than the last."""
         return self.is_image and self.seen_shape[0] < self.seen_shape[2]
 
     @property
     def inputs(self) -> int:
-        """How many inputs of a network one observation becomes."""
         return self.stack * sum(part.width for part in self.parts)
 
     @property
@@ -95,8 +90,6 @@ class ObservationSpec:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """Everything that agents and experience need to know of an environment."""
-
     observation: ObservationSpec
     actions: int
     masked: bool = False
@@ -104,15 +97,13 @@ class EnvironmentSpec:
     first_action: int = 0
     """The environment's number for action 0."""
     space: str = ""
-    """The observation space as text, by `environments/spaces.py`: how the environment's observations are read."""
+    """The observation space as text of `environments/spaces.py`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> EnvironmentSpec:
-        """What `to_dict` wrote."""
         seen: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values["observation"].items()
         }

@@ -1,7 +1,7 @@
-"""Code that the user wrote: found by name, or given as a Python object. Imports the standard library and our errors.
+"""The user's code: found by name, or given as a Python object.
 
-A name is `path/file.py:function` or `package.module:function`. A callable that is given instead is carried by a
-`Given`, which is its name and so fits wherever a name does.
+A name is `path/file.py:function` or `package.module:function`. A `Given` is a name with the callable that was given in
+its place, so it fits wherever a name does.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ from typing import Any
 from repertory.errors import UserError
 
 PRIVATE = "_repertory_file_"
-"""How the names of modules begin that were imported from a file; no other process knows them."""
+"""Prefix of the names of modules that were imported from a file; other processes do not know them."""
 PROGRAM = ("__main__", "__mp_main__")
 NOTEBOOK = re.compile(r"ipykernel_\d+|<ipython-input")
 
 
 class Given(str):
-    """The name of a callable that was given in place of a name, with the callable.
+    """The name of a callable, with the callable or its bytes from cloudpickle, which carry it into other processes.
 
-    cloudpickle carries the callable into other processes. A file only ever gets the name: `module:function` if the
-    callable can be imported again, else its own name in angle brackets.
+    Files only get the name: `module:function` if the callable can be imported again, else its own name in angle
+    brackets.
     """
 
     _call: Any
     _pickled: bytes | None
 
     def __new__(cls, name: str, call: Any = None, pickled: bytes | None = None) -> Given:
-        """With the callable, or with what cloudpickle made of it elsewhere."""
         made = super().__new__(cls, name)
         made._call, made._pickled = call, pickled
         return made
 
     @property
     def call(self) -> Any:
-        """The callable."""
         if self._call is None and self._pickled is not None:
             try:
                 self._call = pickle.loads(self._pickled)
@@ -56,7 +54,7 @@ class Given(str):
         return self._call
 
     def pickled(self) -> bytes:
-        """For other processes; made once. A sentence if that can't be done."""
+        """Its bytes for other processes, made once."""
         if self._pickled is None:
             import cloudpickle
 
@@ -70,8 +68,7 @@ class Given(str):
         return self._pickled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its name, and the callable as bytes that are read when it is first called."""
-        return Given, (str(self), None, self.pickled())
+        return Given, (str(self), None, self.pickled())  # other processes unpickle the callable on first use
 
     def __deepcopy__(self, _memo: Any) -> Given:
         return self
@@ -79,58 +76,50 @@ class Given(str):
 
 def name_of(value: Callable[..., Any]) -> str:
     """`module:function` if the callable can be imported by it, else its own name in angle brackets."""
-    return _import_path(value) or f"<{_title(value)}>"
+    module, name = getattr(value, "__module__", None) or "", getattr(value, "__qualname__", None) or "<"
+    private = not module or module in PROGRAM or module.startswith(PRIVATE) or "<" in name
+    if not private and locate(module) and attribute(sys.modules.get(module), name) == value:
+        return f"{module}:{name}"
+    return f"<{_title(value)}>"
 
 
 def is_lost(name: str) -> bool:
-    """Whether a name from a file stands for a Python object that nobody has given again."""
+    """Whether a name from a file is that of a Python object that was not given again."""
     return name.startswith("<") and not isinstance(name, Given)
-
-
-def _import_path(value: Callable[..., Any]) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not module or not name or "<" in name or module in PROGRAM or module.startswith(PRIVATE):
-        return ""
-    importable = bool(locate(module)) and attribute(sys.modules.get(module), name) == value
-    return f"{module}:{name}" if importable else ""
 
 
 def _title(value: Any) -> str:
     while isinstance(value, functools.partial):
         value = value.func
-    name = getattr(value, "__name__", type(value).__name__)
-    return name if name != "<lambda>" else _place_of(value)
-
-
-def _place_of(function: Any) -> str:
-    """A lambda by where it stands."""
-    code = function.__code__
+    name: str = getattr(value, "__name__", type(value).__name__)
+    if name != "<lambda>":
+        return name
+    code = value.__code__
     if NOTEBOOK.search(code.co_filename):
         return "lambda in a notebook cell"
     return f"lambda at {Path(code.co_filename).name.strip('<>')}:{code.co_firstlineno}"
 
 
 def attribute(module: Any, name: str) -> Any:
-    """What a module has under a name, which may have dots; None if nothing."""
-    found = module
+    """The attribute of a module under a name, which may have dots; None if there is none."""
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        module = getattr(module, part, None)
+    return module
 
 
 def split(name: str) -> tuple[str, str]:
-    """File or module, and what to take from it; the first is empty if the name has no colon."""
+    """File or module, and the name in it; the first is empty if there is no colon."""
     place, _, last = name.rpartition(":")
     return place, last
 
 
 def is_file(place: str) -> bool:
-    """Whether that is a file, not a module."""
+    """Whether it is a file, not a module."""
     return place.endswith(".py")
 
 
 def locate(module: str) -> str | None:
-    """Where a module's package lies; looked up, not run. None if there is none, "" if nobody knows where it lies."""
+    """The path of a module's package, which is not imported; None if there is none, "" if its path is not known."""
     before = list(sys.path)
     _look_here()
     try:
@@ -138,14 +127,14 @@ def locate(module: str) -> str | None:
     except (ImportError, ValueError):
         return ""
     finally:
-        sys.path[:] = before  # else whoever filled this directory could slip in modules that are imported later
+        sys.path[:] = before  # else files in this directory could replace modules that are imported later
     if spec is None:
         return None
     return spec.origin or ":".join(spec.submodule_search_locations or [])
 
 
 def code_named(name: str) -> str | None:
-    """The code that a name makes us run, with its place on this machine; None if it names none, or none is there."""
+    """The code that a name would run, with its path on this machine; None if there is none."""
     place, last = split(name)
     if is_file(place):
         return f"{Path(place).resolve()}:{last}" if Path(place).is_file() else None
@@ -154,7 +143,7 @@ def code_named(name: str) -> str | None:
 
 
 def import_module(name: str) -> ModuleType:
-    """A module, also one in the current directory; never the program that runs, which holds whatever it likes."""
+    """A module, also one in the current directory; never the running program."""
     if name.partition(".")[0] in PROGRAM:
         raise ModuleNotFoundError(f"{name} is the program itself", name=name)
     _look_here()
@@ -167,7 +156,7 @@ def _look_here() -> None:
 
 
 def load_file(path: Path) -> ModuleType:
-    """The file as a module of a private name, imported again only after it has changed."""
+    """The file as a module with a private name; imported again only after it has changed."""
     path = path.resolve()
     key = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()[:16]
     name = f"{PRIVATE}{key}"

@@ -15,7 +15,7 @@ from commands import result, words
 from repertory import cli
 from repertory.runs import checkpoint
 from repertory.runs.directory import RunDirectory
-from repertory.runs.restoring import best_evaluation, load_state, load_weights
+from repertory.runs.opening import best_evaluation, load_state, load_weights
 
 OPTIONS = words(
     "CartPole-v1 --env-steps 1300 --checkpoint-every 300 --keep-checkpoints 9 --eval-every 300 --eval-episodes 2 "

@@ -18,8 +18,7 @@ from repertory.errors import UserError
 from repertory.runs import launch
 from repertory.runs.config import RunOptions, change, options_for
 from repertory.runs.launch import draft
-from repertory.runs.presets import choose_agent, defaults
-from repertory.runs.spelling import train_words
+from repertory.runs.presets import choose_agent, defaults, train_words
 from repertory.studies.entrants import AblateOptions, CompareOptions, ScaleOptions, ablate, compare, scale
 from repertory.studies.plan import distinct, slugs
 from repertory.studies.results import Contestant, Evaluation, Results, Trial, read_tables, write_tables

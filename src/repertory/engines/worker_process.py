@@ -28,9 +28,9 @@ from repertory.roles.actor import Actor
 from repertory.roles.ports import Role
 from repertory.runtime import (
     die_with_fork_server,
-    interrupt_nobody,
     keep_freed_memory,
     name_process,
+    schedule_as_batch,
     start_jax,
     wake_up_sharply,
 )
@@ -90,7 +90,7 @@ def run_worker(given: WorkerArguments, workers: tuple[int, ...]) -> None:
     faulthandler.register(signal.SIGUSR1, file=given.report.fd, all_threads=True)
     with _last_words(given):
         if len(workers) > SMALL:  # in a smaller group, a thread that wakes up mostly finds the lock free
-            interrupt_nobody()
+            schedule_as_batch()
         WorkerProcess(given, workers).run()
     os._exit(0)  # neither JAX's nor an environment's threads may keep the process
 

@@ -1,13 +1,13 @@
-"""Checkpoints: whole or not at all, checksummed, and never a pickle. Imports our errors and its neighbours.
+"""Checkpoints: whole or not at all, checksummed, and never a pickle.
 
     checkpoints/step-000000012000/
       learner.safetensors, channels.safetensors   the arrays: one file for each top-level key that has any
       state.json                                everything else, and where each array belongs
       manifest.json                             versions, step, size and CRC-32 of each file; written last
 
-A checkpoint is written into a locked `.tmp-*` sibling, through to the disk, and then renamed: a kill at any
-instant leaves the earlier ones whole. The disk needs room for `keep` + 1 of them. How arrays are written
-and read without doubling the memory, and what a state may hold, is told in `state_file.py`.
+A checkpoint is written into a locked `.tmp-*` sibling, through to the disk, and then renamed: a kill at any instant
+leaves the earlier ones whole. The disk needs room for `keep` + 1 of them. `state_file.py` tells what a state may hold,
+and how arrays are written and read without doubling the memory.
 """
 
 from __future__ import annotations
@@ -74,13 +74,12 @@ def whole(directory: Path) -> list[Path]:
 
 
 def latest(directory: Path) -> Path | None:
-    """The whole checkpoint that was written last, if there is one."""
-    found = whole(directory)
-    return found[-1] if found else None
+    """The whole checkpoint that was written last."""
+    return next(reversed(whole(directory)), None)
 
 
 def manifest(path: str | Path) -> dict[str, Any]:
-    """What `path` holds; a `UserError` if it is unfinished, damaged, not ours, or of another format."""
+    """The manifest of `path`; a `UserError` if it is unfinished, damaged, not ours, or of another format."""
     found = _read_manifest(Path(path))
     if found["format_version"] != FORMAT_VERSION:
         remedy = "upgrade repertory" if found["format_version"] > FORMAT_VERSION else "train again, or use that version"
@@ -97,13 +96,14 @@ def load(path: str | Path, *, parts: Collection[str] | None = None) -> dict[str,
     """The state that was saved, or only the top-level keys in `parts`: other files are not read."""
     path = Path(path)
     files = manifest(path)["files"]
-    tree = _load_tree(path, files)
+    try:
+        _check(path, "state.json", files)
+        tree = dict(json.loads((path / "state.json").read_bytes()))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(f"{path}/state.json does not read as JSON of ours; use another checkpoint") from None
     for unknown in sorted(set(parts or ()) - set(tree)):
         raise UserError(f"{path} holds no {unknown!r}{nearest(unknown, tree)}")
     return {part: _load_part(path, part, tree[part], files) for part in tree if parts is None or part in parts}
-
-
-# Writing
 
 
 def _write(directory: Path, tree: Any, parts: Mapping[str, dict[str, Array]], about: dict[str, Any]) -> Path:
@@ -121,7 +121,11 @@ def _write(directory: Path, tree: Any, parts: Mapping[str, dict[str, Array]], ab
         write_file(temporary / "manifest.json", [_json(about)])
         os.fsync(lock)
         path = temporary.rename(_free_name(directory, about["step"]))
-        _sync(directory)
+        parent = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -139,22 +143,14 @@ def _free_name(directory: Path, step: int) -> Path:
     return path
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _remove(path: Path) -> None:
-    """Renamed first, so that it is never seen half removed; what is left over, the next save removes."""
+    """Renamed first, so that it is never seen half removed; the next save removes what is left."""
     with suppress(OSError):
         shutil.rmtree(path.rename(path.with_name(f".tmp-{path.name}")), ignore_errors=True)
 
 
 def _remove_stale(directory: Path) -> None:
-    """Remove what dead writers left: the system drops a process's lock when it dies, however it dies."""
+    """Remove what dead writers left: their locks ended with them."""
     for path in directory.glob(".tmp-*"):
         with suppress(OSError):
             lock = os.open(path, os.O_RDONLY)
@@ -181,9 +177,6 @@ def our_version() -> str:
         return "(not installed)"
 
 
-# Reading
-
-
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         text = (path / "manifest.json").read_bytes()
@@ -191,19 +184,16 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a whole checkpoint: manifest.json cannot be read") from None
     try:
         found = json.loads(text)
-        if found["format"] == FORMAT and found["format_version"] >= 1 and _is_plain(found["files"]):
+        plain = all(Path(name).name == name for name in found["files"])  # no path out of the checkpoint
+        if found["format"] == FORMAT and found["format_version"] >= 1 and plain:
             return dict(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise UserError(f"{path} is not a checkpoint of repertory: its manifest.json does not read as ours")
 
 
-def _is_plain(files: Mapping[str, Any]) -> bool:
-    return all(Path(name).name == name for name in files)
-
-
 def _sequence(path: Path) -> int:
-    """Where a whole checkpoint stands in the order of writing, from 1; 0 if it is not whole."""
+    """A whole checkpoint's place in the order of writing, from 1; 0 if it is not whole."""
     try:
         found = _read_manifest(path)
         if found["format_version"] == FORMAT_VERSION:
@@ -215,7 +205,6 @@ def _sequence(path: Path) -> int:
 
 
 def _check(path: Path, name: str, files: Mapping[str, Any]) -> None:
-    """A `UserError` unless the file is there, whole, and what was written."""
     try:
         found = measure_file(path / name)
     except OSError as error:
@@ -226,14 +215,6 @@ def _check(path: Path, name: str, files: Mapping[str, Any]) -> None:
                 f"{path}/{name} is damaged: its {what} is {found[key]} where the manifest says "
                 f"{files[name][key]}; use another checkpoint"
             )
-
-
-def _load_tree(path: Path, files: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        _check(path, "state.json", files)
-        return dict(json.loads((path / "state.json").read_bytes()))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{path}/state.json does not read as JSON of ours; use another checkpoint") from None
 
 
 def _load_part(path: Path, part: str, tree: Any, files: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A run's options: composes those of the rooms below, and refuses what can't work, in one sentence."""
+"""A run's options: composes those of the packages below, and refuses what can't work, in one sentence."""
 
 from __future__ import annotations
 
@@ -24,97 +24,97 @@ from repertory.topologies.graph import validate
 from repertory.topologies.options import AgentOptions, TopologyOptions
 
 SEEDS = 2**32
-"""Seeds lie below it: JAX's keys keep no more bits."""
+"""Seeds are below it: JAX's keys have no more bits."""
 Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""A flag without its opposite."""
+"""A flag without a `--no-` form."""
 
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """What is trained, and by which system."""
+    """What is trained, and by which topology."""
 
     environment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, `module:Id`, or `path/file.py:factory`."""
     agent_name: Annotated[str, tyro.conf.arg(name="agent", metavar="NAME")] = "dqn"
-    """Which agent: dqn, rainbow (every part on), sarsa, a3c, impala, appo; by default what suits the topology."""
+    """Agent: dqn, rainbow (every part on), sarsa, a3c, impala, appo; by default the one that suits the topology."""
     topology_name: Annotated[str, tyro.conf.arg(name="topology", metavar="NAME")] = topologies.DEFAULT
-    """The system of workers: single, collectors, apex, impala, ...; `repertory show` lists all, and draws each."""
+    """Topology of workers: single, collectors, apex, impala, ...; `repertory show` lists all, and draws each."""
     engine: Annotated[str, tyro.conf.arg(metavar="NAME")] = "inline"
-    """Where the workers run: inline (one process), processes (many on this machine)."""
+    """Engine that runs the workers: inline (one process), processes (many on this machine)."""
     config: Path | None = None
-    """A .json or .toml file of options, or a run's directory to take over its; the command line has the last word."""
+    """A .json or .toml file of options, or a run's directory to use its options; the command line overrides them."""
     preset: str | None = None
-    """Settings to start from: a .toml file or a name of `repertory presets`; by default those of the environment."""
+    """Default settings: a .toml file or a name of `repertory presets`; by default the environment's preset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopOptions:
-    """How long it takes, and what is random about it."""
+    """When the run stops, and its random seed."""
 
     env_steps: Positive[int] = 100_000
-    """Stop after this many env steps (agent decisions, all environments added up)."""
+    """Total env steps after which the run stops (agent decisions, all environments added up)."""
     seconds: Positive[float] | None = None
     """Stop after this many seconds of training."""
     target_score: float | None = None
     """Stop as soon as the mean return of an evaluation reaches this score."""
     seed: Annotated[int, Range(0, SEEDS - 1)] = 0
-    """Random seed: everything random in the run follows from it."""
+    """Random seed of the whole run, 0 to 2**32 - 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Greedy episodes with a snapshot of the weights."""
+    """Greedy episodes with a copy of the weights."""
 
     eval_every: Positive[int] = 10_000
     """Env steps between evaluations."""
     eval_every_s: Positive[float] | None = None
-    """Seconds between evaluations, besides those by env steps."""
+    """Seconds between evaluations, in addition to those by env steps."""
     eval_episodes: Positive[int] = 20
-    """Episodes of an evaluation."""
+    """Number of episodes of an evaluation."""
     eval_max_steps: Positive[int] = 30_000
-    """Steps after which an evaluation episode is cut off and counts as it stands."""
+    """Maximum episode length in evaluations, in steps; the return so far counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentOptions:
-    """How environments are made."""
+    """How environments are built."""
 
     envs_per_actor: Positive[int] = 1
-    """Vectorized environments: how many each actor steps together."""
+    """Number of vectorized environments of each actor."""
     env_option: tuple[str, ...] = ()
     """KEY=VALUE: keyword arguments of the environment's constructor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How many processes and threads there are, and what happens to those that fail."""
+    """Number of processes and threads, and restarts of those that fail."""
 
     actors: Positive[int] = 1
-    """Actors; each plays its own environments."""
+    """Number of actors; each plays its own environments."""
     threads: NonNegative[int] = 0
-    """Threads of each process that learns with a convolutional network; 0 = as many as there are cores for them."""
+    """Compute threads of each learner with a convolutional network; 0 = its share of the cores."""
     heartbeat_s: Positive[float] = 60.0
-    """Seconds without a sign of life after which a worker is named, ended and started again."""
+    """Heartbeat timeout: seconds without progress after which a worker is killed and restarted."""
     restarts: NonNegative[int] = 5
-    """Starts in a row that a worker may fail without having done any work; then the run ends."""
+    """Maximum number of failed starts in a row of a worker; then the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What is saved and shown."""
+    """Logs, checkpoints and what is shown."""
 
     name: str | None = None
-    """The run directory's name; by default made of environment, seed and time."""
+    """Name of the run directory; by default made of environment, seed and time."""
     runs_dir: Path = Path("runs")
-    """Where run directories are made."""
+    """Directory in which the run directory is created."""
     log_every: Positive[int] = 1_000
-    """Env steps between lines of metrics."""
+    """Env steps between lines of metrics in the log."""
     checkpoint_every: Positive[int] = 10_000
-    """Env steps between checkpoints; running episodes are cut there, so that a resumed run is the same run."""
+    """Env steps between checkpoints; running episodes end there, so that a resumed run is the same run."""
     keep_checkpoints: Positive[int] = 2
-    """How many checkpoints are kept."""
+    """Number of newest checkpoints to keep."""
     dry_run: Switch = False
-    """Print what would be done, and stop."""
+    """Print what the run would do, and exit."""
     quiet: Annotated[Switch, tyro.conf.arg(aliases=("-q",))] = False
     """No live view, and no warnings of Gymnasium; the result is still printed."""
     json: Switch = False
@@ -141,12 +141,11 @@ class RunOptions(OutputOptions, WorkerOptions, EnvironmentOptions, EvaluationOpt
 
     @property
     def learns_from(self) -> Literal["replay", "unrolls"]:
-        """What the agent learns from."""
         return registry.find(self.agent_name).learns_from
 
 
 def options_for(agent: str, topology: str) -> type[RunOptions]:
-    """The options of runs with this agent on this topology: only those that the two read."""
+    """The options of a run with this agent on this topology: only those that the two read."""
     kinds: Any = (registry.find(agent).options, topologies.find(topology).options)
     return _composed(agent, topology, *kinds)
 
@@ -165,12 +164,11 @@ def _composed(agent: str, topology: str, agent_options: type, topology_options: 
 
 
 def environment_options(options: RunOptions) -> dict[str, Any]:
-    """`KEY=VALUE` texts as a dictionary; values are Python literals where they can be read as such."""
     return read_pairs(options.env_option, "--env-option")
 
 
 def read_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
-    """Each text as a key and a value."""
+    """`KEY=VALUE` texts as a dictionary; values are Python literals where they can be read as such."""
     result: dict[str, Any] = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -189,7 +187,7 @@ def flag(name: str) -> str:
 
 
 def check(options: RunOptions) -> RunOptions:
-    """The same options, or a sentence that says which one can't be."""
+    """The same options; a `UserError` for those that can't work."""
     check_ranges(options)
     kind, topology = registry.find(options.agent_name), topologies.find(options.topology_name)
     if options.engine not in ENGINES:
@@ -207,14 +205,13 @@ def check(options: RunOptions) -> RunOptions:
 
 
 def resolve(options: RunOptions) -> RunOptions:
-    """With what follows from other options."""
+    """Fill in the options that follow from others."""
     cores = usable_cores()
     fair = cores if options.engine == "inline" else options.topology.threads(options, cores)
     return dataclasses.replace(options, agent=options.topology.resolve(options), threads=options.threads or fair)
 
 
 def value_of(options: Any, name: str) -> Any:
-    """The value at a dotted name."""
     for part in name.split("."):
         options = getattr(options, part)
     return options
@@ -222,19 +219,16 @@ def value_of(options: Any, name: str) -> Any:
 
 def names_of(cls: type, prefix: str = "") -> list[str]:
     """Dotted names of all options."""
-    names = []
     hints = get_type_hints(cls)
-    for item in dataclasses.fields(cls):
-        kind = hints[item.name]
-        if dataclasses.is_dataclass(kind):
-            names += names_of(kind, f"{prefix}{item.name}.")  # type: ignore[arg-type]
-        else:
-            names.append(prefix + item.name)
+    names: list[str] = []
+    for name in (item.name for item in dataclasses.fields(cls)):
+        inner = dataclasses.is_dataclass(hints[name])
+        names += names_of(hints[name], f"{prefix}{name}.") if inner else [prefix + name]
     return names
 
 
 def change(options: Any, changes: Mapping[str, Any], prefix: str = "", of: Any = None) -> Any:
-    """Options with the changes made; an unknown key is an error that names the nearest."""
+    """Options with these changes; the error for an unknown key names the nearest."""
     known = {item.name for item in dataclasses.fields(options)}
     values = {}
     for key, value in changes.items():
@@ -251,30 +245,24 @@ def change(options: Any, changes: Mapping[str, Any], prefix: str = "", of: Any =
 
 
 def unknown_option(of: Any, name: str, spelled: str, known: Collection[str]) -> UserError:
-    """The error for an option that these options, or a class of them, do not have; `known` are those near it."""
+    """The error for an option that these options, or a class of them, do not have; `known` are candidates."""
     room, _, key = name.rpartition(".")
-    if name.partition(".")[0] in ("company", "company_options"):
-        return _renamed(key)
+    if name.partition(".")[0] in ("company", "company_options"):  # of older versions
+        new = key if key in RunOptions.__dataclass_fields__ else f"topology.{key or 'NAME'}"
+        python = ", and company_options are topology_options" if new.startswith("topology") else ""
+        return UserError(f"--company.{flag(key or 'NAME')[2:]} is now {flag(new)}{python}")
     rooms: dict[str, Mapping[str, Any]] = {"agent": registry.known(), "topology": topologies.known()}
     kinds = rooms.get(room)
     if kinds is None or not hasattr(of, f"{room}_name"):
-        return UserError(
-            f"unknown option {spelled if spelled.startswith('-') else repr(name)}{nearest(spelled, known)}"
-        )
+        shown = spelled if spelled.startswith("-") else repr(name)
+        return UserError(f"unknown option {shown}{nearest(spelled, known)}")
     having = [other for other, kind in kinds.items() if key in kind.options.__dataclass_fields__]
     instead = f" (an option of {', '.join(having)})" if having else ""
     hint = nearest(spelled.strip("'"), known) if known else "; it has none of its own"
     return UserError(f"{room} {getattr(of, f'{room}_name')!r} has no option {spelled}{instead}{hint}")
 
 
-def _renamed(key: str) -> UserError:
-    new = key if key in RunOptions.__dataclass_fields__ else f"topology.{key or 'NAME'}"
-    python = ", and company_options are topology_options" if new.startswith("topology") else ""
-    return UserError(f"--company.{flag(key or 'NAME')[2:]} is now {flag(new)}{python}")
-
-
 def _as_kind(cls: type, key: str, value: Any, prefix: str) -> Any:
-    """The value as the option's type, or an error."""
     kinds = _kinds(get_type_hints(cls)[key])
     if isinstance(value, list):
         value = tuple(value)
@@ -294,20 +282,17 @@ def _as_kind(cls: type, key: str, value: Any, prefix: str) -> Any:
 
 def _kinds(hint: Any) -> list[Any]:
     """The types and literals that a hint allows."""
-    if isinstance(hint, type):
+    if isinstance(hint, type | str):
         return [hint]
-    origin = get_origin(hint)
-    if origin is tuple:
+    if get_origin(hint) is tuple:
         return [tuple]
-    return [
-        kind for argument in get_args(hint) for kind in ([argument] if isinstance(argument, str) else _kinds(argument))
-    ]
+    return [kind for argument in get_args(hint) for kind in _kinds(argument)]
 
 
 def to_dict(options: RunOptions) -> dict[str, Any]:
     """As JSON values."""
     values = dataclasses.asdict(options)
-    del values["config"], values["preset"]  # what they say is in the others
+    del values["config"], values["preset"]  # their settings are in the other options
     values["runs_dir"] = str(options.runs_dir)
     return values
 
@@ -316,7 +301,7 @@ def from_dict(values: Mapping[str, Any]) -> RunOptions:
     """What `to_dict` wrote."""
     values = dict(values)
     if "company" in values:
-        raise UserError("these options are those of an older version; --company.NAME is now --topology.NAME")
+        raise UserError("these options are of an older version; --company.NAME is now --topology.NAME")
     blank = ChoiceOptions(str(values.pop("environment")))
     kind = options_for(*(str(values.get(name, getattr(blank, name))) for name in ("agent_name", "topology_name")))
     options: RunOptions = change(kind(blank.environment), values)

@@ -1,6 +1,6 @@
-"""`--config FILE`: options from a JSON or TOML file, or those of a run. Reading imports our errors only.
+"""`--config FILE`: options from a JSON or TOML file, or those of a run. Reading a file imports no JAX.
 
-The command line has the last word, then the file, then the environment's preset.
+The command line overrides the file; the file overrides the environment's preset.
 """
 
 from __future__ import annotations
@@ -19,63 +19,60 @@ if TYPE_CHECKING:
     from repertory.runs.config import RunOptions
 
 OF_THE_CALL = ("name", "runs_dir", "dry_run", "quiet", "json", "config", "preset")
-"""What a run's own file says of where it was saved and what was shown: a new run has its own."""
+"""Options that a new run does not take over from a run's own file."""
+FIRST = ("environment", "agent_name", "topology_name")
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says; `of_run`: it is a run's own, which has every option, also those that nobody chose."""
+    """What a file says; `of_run`: it is a run's own file, which has every option, chosen or not."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     of_run: bool = False
     path: Path = Path()
 
     def text(self, name: str) -> str:
-        """An option that is a word; empty if the file has none."""
+        """An option that is a word; empty if the file does not have it."""
         value = self.values.get(name, "")
         if not isinstance(value, str):
             raise UserError(f"option {name!r} must be str, not {value!r}")
         return value
 
     def agent(self, topology: str) -> str:
-        """The agent to train by this topology, if the file says it; a run's own may only have been the usual one."""
+        """The agent in the file, unless it is only the default one of a run's own, different topology."""
         from repertory.runs.presets import choose_agent
 
-        named = self.text("agent_name")
-        own = self.text("topology_name")
+        named, own = self.text("agent_name"), self.text("topology_name")
         return "" if self.of_run and topology != own and named == choose_agent(own) else named
 
     def options(self, environment: str, agent: str | None, topology: str, preset: str | None = None) -> RunOptions:
         """The preset's options with those of the file.
 
-        A run's own file for another environment, agent or topology gives only what differed from its preset: the rest
-        was not chosen for them, nor were options of its topology that the other one does not have.
+        For another environment, agent or topology, a run's own file gives only what differed from its preset, without
+        options that the other topology does not have.
         """
         from repertory.runs.config import change
         from repertory.runs.presets import choose_agent, defaults
 
         usual = defaults(environment, agent, topology, preset)
-        asked = (environment, agent or choose_agent(topology), topology)
-        same = asked == tuple(self.text(name) for name in FIRST)
+        wanted = (environment, agent or choose_agent(topology), topology)
+        same = wanted == tuple(self.text(name) for name in FIRST)
         values = self.values if same or not self.of_run else _chosen(self.values, usual)
         options: RunOptions = change(usual, {name: value for name, value in values.items() if name not in FIRST})
         return options
 
     def require_trust(self, options: RunOptions, typed: Collection[Any]) -> None:
         """Refuse options with code from a run's own file, unless this user trained with it or typed its name."""
-        from repertory.runs.opening import require_trust
+        from repertory.runs.opening import require_trust, with_module
 
         if not self.of_run:
-            return  # the user's own words, as on the command line
+            return  # the user wrote it, as on the command line
         module = (self.values.get("network") or {}).get("module")
         if options.environment != self.values.get("environment") or options.environment in typed:
             options = dataclasses.replace(options, environment="")
         if options.network.module != module or module in typed:
-            options = dataclasses.replace(options, network=dataclasses.replace(options.network, module=None))
+            options = with_module(options, None)
         require_trust(options, self.path, "name it yourself, beside --config")
-
-
-FIRST = ("environment", "agent_name", "topology_name")
 
 
 def read(path: str | Path) -> ConfigFile:
@@ -126,7 +123,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(values: Mapping[str, Any], other: RunOptions) -> dict[str, Any]:
-    """What in a run's options is not as its preset has it, for options of another run."""
+    """The options of a run that differ from its preset, as far as the other run has them."""
     from repertory.runs.config import from_dict, resolve, to_dict
     from repertory.runs.presets import defaults
 

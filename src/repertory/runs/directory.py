@@ -1,14 +1,15 @@
-"""The directory of one run, and the list of all runs. Imports our errors, specs and its neighbour `origin`.
+"""The directory of one run, and the list of all runs.
 
     runs/cartpole-v1-s0-20261115-204500/
-      config.json     the configuration, and what it ran with: versions, command line, git commit, start time
-      spec.json       what the environment's observations and actions look like: enough to act without it
+      config.json     the configuration, and its origin: versions, command line, git commit, start time
+      spec.json       the environment's observations and actions: enough to act without it
       git.diff        changes not committed, if it was started in a git checkout; git1.diff those of a resume
       metrics.jsonl   tensorboard/   checkpoints/   result.json
       best/           a checkpoint that holds only the weights of the best evaluation
-      events.jsonl    who failed while it ran, how, and with which traceback; what GA3C's adjuster tried
+      events.jsonl    failures of workers with their tracebacks, restarts, warnings
 
-JSON files are written beside their place and renamed, so they are whole or not there."""
+JSON files are written beside their place and renamed, so they are whole or absent.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +22,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from repertory.errors import UserError, nearest
+from repertory.output import aligned
 from repertory.specs import EnvironmentSpec
 
 DIFF_BYTES = 1_000_000
+TAIL_BYTES = 1 << 16
 PACKAGES = ("repertory", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium")
-
-
-def origin_of_this_process() -> tuple[dict[str, Any], bytes]:
-    """`started`, `command`, `versions` and `git`; and the diff of the current directory's git checkout."""
-    git, diff = _git_state(Path.cwd())
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"started": started, "command": sys.argv, "versions": versions(), "git": git}, diff
+DASH = "–"
 
 
 def versions() -> dict[str, str | None]:
@@ -53,31 +50,26 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def _git_state(where: Path) -> tuple[dict[str, Any] | None, bytes]:
-    """The commit and whether files under version control differ from it; and how, up to `DIFF_BYTES`."""
-    commit = _git(where, "rev-parse", "HEAD")
+def _git_state() -> tuple[dict[str, Any] | None, bytes]:
+    """Of the current directory: the commit, whether tracked files differ from it, and the diff up to `DIFF_BYTES`."""
+    commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None, b""
-    diff = _git(where, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD") or b""
+    diff = _git("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD") or b""
     return {"commit": commit.decode().strip(), "dirty": bool(diff)}, diff[:DIFF_BYTES]
 
 
-def _git(where: Path, *arguments: str) -> bytes | None:
-    """What git prints, or None if it cannot (not installed, no checkout, no commit, too slow)."""
+def _git(*arguments: str) -> bytes | None:
+    """What git prints, or None if it fails (not installed, no checkout, no commit, too slow)."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-C", str(where), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, timeout=10, check=True, env=environment).stdout
+        return subprocess.run(["git", *arguments], capture_output=True, timeout=10, check=True, env=environment).stdout
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-TAIL_BYTES = 1 << 16
-NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f\x7f.-][^/\\:*?\"<>|\x00-\x1f\x7f]{0,199}")
-
-
 class RunDirectory:
-    """Where the files of one run lie, and the small ones among them."""
+    """The paths of a run's files, and how the small ones are read and written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +83,6 @@ class RunDirectory:
 
     @classmethod
     def create(cls, runs_dir: Path, name: str) -> RunDirectory:
-        """A new, empty run."""
         path = Path(runs_dir) / check_name(name)
         try:
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
@@ -118,16 +109,14 @@ class RunDirectory:
         raise UserError(f"there is no run {str(path)!r}{known}")
 
     def add_event(self, text: str, env_steps: int) -> None:
-        """Add to the list of what happened; a full disk is no reason to stop."""
+        """Append to events.jsonl; a full disk does not stop the run."""
         line = json.dumps({"time": round(time.time(), 3), "env_steps": env_steps, "event": text})
         with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
             file.write(line + "\n")
 
     def write_config(self, config: Mapping[str, Any], spec: EnvironmentSpec | None = None) -> None:
-        """Save the configuration with what it runs with, and what the environment looks like.
-
-        Of a run that is resumed, what it runs with is added.
-        """
+        """Save the configuration and the environment's spec; the first time with the run's origin, later with the
+        origin of each resume."""
         first = not self.config_path.exists()
         try:
             self._write_config(config, first)
@@ -141,23 +130,31 @@ class RunDirectory:
             ) from None
 
     def _write_config(self, config: Mapping[str, Any], first: bool) -> None:
-        origin, diff = origin_of_this_process()
-        kept = {"origin": origin} if first else read_json(self.config_path)
-        resumed = [] if first else [*kept.get("resumed", []), origin]
+        git, diff = _git_state()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        origin = {"started": started, "command": sys.argv, "versions": versions(), "git": git}
+        saved = {"origin": origin} if first else read_json(self.config_path)
+        resumed = [] if first else [*saved.get("resumed", []), origin]
         if diff:
             (self.path / f"git{len(resumed) or ''}.diff").write_bytes(diff)
-        write_json(self.config_path, {**kept, "config": dict(config), "resumed": resumed})
+        write_json(self.config_path, {**saved, "config": dict(config), "resumed": resumed})
 
     def read_config(self) -> dict[str, Any]:
-        """The configuration as it was given to `write_config`."""
-        return _entry(self.config_path, "config")
+        """The configuration that was given to `write_config`."""
+        return self._entry("config")
 
     def read_origin(self) -> dict[str, Any]:
-        """What the run was started with: `started`, `command`, `versions`, `git`."""
-        return _entry(self.config_path, "origin")
+        """The first start of the run: `started`, `command`, `versions`, `git`."""
+        return self._entry("origin")
+
+    def _entry(self, key: str) -> dict[str, Any]:
+        value = read_json(self.config_path).get(key)
+        if not isinstance(value, dict):
+            raise UserError(f"{self.config_path} is not the configuration of a run: it has no {key!r}")
+        return value
 
     def read_spec(self) -> EnvironmentSpec | None:
-        """What the environment looks like; None of a run that did not save it."""
+        """None if the run did not save it."""
         if not self.spec_path.exists():
             return None
         values = read_json(self.spec_path)
@@ -167,26 +164,24 @@ class RunDirectory:
             raise UserError(f"{self.spec_path} does not describe an environment; restore it, or train again") from None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Save how the run ended; numbers that are not finite become null."""
+        """Numbers that are not finite become null."""
         write_json(self.result_path, _finite(dict(result)))
 
     def read_result(self) -> dict[str, Any] | None:
-        """How the run ended, or None while it has not."""
+        """None until the run has ended."""
         return read_json(self.result_path) if self.result_path.exists() else None
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Keep other processes from training this run; the system lets go of it when this process dies."""
-        with held(self.path, "is being trained by another process; stop that one first"):
-            yield
+    def hold(self) -> AbstractContextManager[None]:
+        """Lock the run against training by another process; the lock ends with this process."""
+        return held(self.path, "is being trained by another process; stop that one first")
 
 
 @contextmanager
-def held(path: Path, otherwise: str) -> Iterator[None]:
-    """Hold a directory against other processes; one that is held already is refused in these words."""
+def held(path: Path, otherwise: str, patience_s: float = 0.5) -> Iterator[None]:
+    """Lock a directory; if another process holds the lock for longer, refuse with this text."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        if not _lock(descriptor):
+        if not _lock(descriptor, patience_s):
             raise UserError(f"{path} {otherwise}")
         yield
     finally:
@@ -194,7 +189,7 @@ def held(path: Path, otherwise: str) -> Iterator[None]:
 
 
 def check_name(name: str) -> str:
-    """The name of a run, if it can be the name of a directory anywhere."""
+    """Refuse a run's name that can't be a directory's name on any system."""
     if not name or name[0] in ".-" or len(name) > 200 or not re.fullmatch(r"[^/\\:*?\"<>|\x00-\x1f\x7f]+", name):
         raise UserError(f"{name!r} cannot be the name of a run; use letters, digits, '.', '_' and '-'")
     return name
@@ -215,13 +210,7 @@ def fresh_name(environment: str, seed: int, now: datetime, runs_dir: Path | None
     return name
 
 
-def list_runs(runs_dir: Path) -> list[dict[str, Any]]:
-    """What every run is and how far it is, by the time of its last change, oldest first."""
-    return sorted((_summary(path) for path in _run_paths(runs_dir)), key=lambda run: str(run["updated"]))
-
-
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file whole, or leave it as it was."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
@@ -243,13 +232,6 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read as a JSON object") from None
 
 
-def _entry(path: Path, key: str) -> dict[str, Any]:
-    value = read_json(path).get(key)
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is not the configuration of a run: it has no {key!r}")
-    return value
-
-
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -258,12 +240,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _lock(descriptor: int, seconds: float = 0.5) -> bool:
-    """Whether the directory could be locked; tried for a while, as a listing holds it for an instant."""
+def _lock(descriptor: int, seconds: float) -> bool:
+    """Whether the directory could be locked; tries for some seconds, as `repertory runs` locks it for an instant."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -278,54 +256,75 @@ def _lock(descriptor: int, seconds: float = 0.5) -> bool:
             return True
 
 
+# The list of runs
+
+
 def _run_paths(runs_dir: Path) -> list[Path]:
     return sorted(path.parent for path in runs_dir.glob("*/config.json"))
 
 
-def _summary(path: Path) -> dict[str, Any]:
-    run = RunDirectory(path)
-    result = _read_or_empty(run.result_path)
+def list_runs(runs_dir: Path) -> list[dict[str, Any]]:
+    """A summary of every run, by the time of its last change, oldest first; damaged files do not hide a run."""
+    return sorted((_summary(RunDirectory(path)) for path in _run_paths(runs_dir)), key=lambda run: str(run["updated"]))
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> str:
+    head = ("name", "started", "topology", "agent", "status", "env steps", "score", "best")
+    rows = [
+        (
+            run["name"],
+            _local(run["started"]),
+            run["topology"] or DASH,
+            run["agent"] or DASH,
+            run["status"],
+            DASH if run["env_steps"] is None else f"{run['env_steps']:,}",
+            *(DASH if score is None else f"{score:,.1f}" for score in (run["score"], run["best"])),
+        )
+        for run in runs
+    ]
+    return aligned([head, *rows], numbers=3)
+
+
+def _local(started: str | None) -> str:
+    """The local time, to the minute."""
+    try:
+        return f"{datetime.fromisoformat(started or '').astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return DASH
+
+
+def _summary(run: RunDirectory) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    written: dict[str, Any] = {}
+    with suppress(UserError):
+        result = read_json(run.result_path)
+    with suppress(UserError):
+        written = read_json(run.config_path)
+    entries = (written.get("config"), written.get("origin"), result.get("best"))
+    config, origin, best = ((entry if isinstance(entry, dict) else {}) for entry in entries)
     seen = _last_values(run.metrics_path, ("env_steps", "score", "score_best"))
-    written = _read_or_empty(run.config_path)
-    config, origin = (_mapping(written.get(name)) for name in ("config", "origin"))
+    files = [run.config_path, run.metrics_path, run.result_path]
+    changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
     return {
-        "name": path.name,
+        "name": run.path.name,
         "environment": config.get("environment"),
         "topology": config.get("topology_name"),
         "agent": config.get("agent_name"),
         "started": origin.get("started"),
-        "status": _status(path, result),
+        "status": _status(run.path, result),
         **{name: (seen | result).get(name) for name in ("env_steps", "score")},
-        "best": _mapping(result.get("best")).get("mean", seen.get("score_best")),
-        "updated": _iso(_last_change(run)),
+        "best": best.get("mean", seen.get("score_best")),
+        "updated": datetime.fromtimestamp(changed, UTC).isoformat(timespec="seconds"),
     }
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _status(path: Path, result: Mapping[str, Any]) -> str:
-    """`running` while a process holds the run; else what the result says; else `interrupted`."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """`running` while a process holds the run; else the result's status; without a result `interrupted`."""
     try:
-        if not _lock(descriptor, seconds=0):
-            return "running"
-    finally:
-        os.close(descriptor)
-    return str(result.get("status", "finished")) if result else "interrupted"
-
-
-def _last_change(run: RunDirectory) -> float:
-    files = [run.config_path, run.metrics_path, run.result_path]
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-
-
-def _read_or_empty(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
+        with held(path, "is running", patience_s=0):
+            return str(result.get("status", "finished")) if result else "interrupted"
     except UserError:
-        return {}
+        return "running"
 
 
 def _last_values(jsonl: Path, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -337,7 +336,7 @@ def _last_values(jsonl: Path, keys: tuple[str, ...]) -> dict[str, Any]:
         lines = file.read().split(b"\n")
     found: dict[str, Any] = {}
     for line in lines:
-        with suppress(ValueError):  # the first and the last may be halves
+        with suppress(ValueError):  # the first and the last line may be incomplete
             values = json.loads(line)
             found |= {key: values[key] for key in keys if values.get(key) is not None}
     return found

@@ -1,6 +1,4 @@
-"""From options to a plan and an agent, with every refusal made before anything is allocated; then to a run, started or
-gone on with.
-"""
+"""From options to a plan and an agent, with every refusal made before anything is allocated; then start or resume."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ from repertory.environments.loading import hushed
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, check, environment_options, resolve, to_dict
 from repertory.runs.directory import RunDirectory, check_name, fresh_name
-from repertory.runs.opening import NOTHING, Supplied, read_options, remember
-from repertory.runs.presets import defaults
+from repertory.runs.history import History
+from repertory.runs.opening import NOTHING, Supplied, load_state, read_options, remember
+from repertory.runs.presets import defaults, find_preset
 from repertory.runs.progress import Progress, make_progress
-from repertory.runs.restoring import load_state
-from repertory.runs.session import History, Session, load_history
+from repertory.runs.session import Session
 from repertory.runtime import keep_freed_memory, start_jax, usable_cores
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 from repertory.topologies.graph import Topology
@@ -39,7 +37,7 @@ from repertory.user_code import Given
 
 
 def prepare(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
-    """Options with everything filled in, what they mean for this environment, and the agent."""
+    """The options with everything filled in, the plan for this environment, and the agent."""
     options, plan = draft(options)
     start_jax(plan.compute_threads)
     if plan.large and options.engine == "inline":
@@ -48,18 +46,18 @@ def prepare(options: RunOptions) -> tuple[RunOptions, Plan, Agent]:
 
 
 def recall(options: RunOptions, spec: EnvironmentSpec) -> Agent:
-    """The agent of a run, only to act: its environment is neither looked for nor built."""
+    """The agent of a run, only to act: its environment is not needed."""
     plan = _plan(resolve(check(options)), spec, {})
     start_jax(plan.compute_threads)
     return plan.agent
 
 
 def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
-    """The same without the agent, before JAX is started: enough to refuse what can't be."""
+    """The same without the agent, before JAX is started: enough to refuse what can't work."""
     options = resolve(check(options))
     for name in (options.environment, options.network.module):
         if isinstance(name, Given) and options.engine == "processes":
-            name.pickled()  # refused here, before anything has begun
+            name.pickled()  # an object that can't be sent is refused here
     chosen = environment_options(options)
     scored = factory.evaluation_options(options.environment, chosen)
     plan = _plan(options, factory.describe(options.environment, chosen), scored)
@@ -92,13 +90,12 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
 
 
 SKETCHED = EnvironmentSpec(ObservationSpec((4,), "float32", (Part("number", 4),)), 2)
-"""An environment to draw a topology for, if none is given."""
+"""The environment with which `repertory show` draws topologies."""
 
 
 def sketch(topology: str) -> Topology:
-    """The workers and channels of a topology as its defaults make them; no environment is looked for."""
-    options = check(defaults("", None, topology))
-    return _plan(resolve(options), SKETCHED, {}).compose()
+    """The workers and channels of a topology with its default options."""
+    return _plan(resolve(check(defaults("", None, topology))), SKETCHED, {}).compose()
 
 
 def check_memory(plan: Plan) -> None:
@@ -115,7 +112,7 @@ def check_memory(plan: Plan) -> None:
 
 
 def replay_bytes(plan: Plan) -> int:
-    """Memory of a full replay; 0 if there is none."""
+    """Memory of a full replay."""
     return sum(channel.nbytes for channel in _large_channels(plan.compose()) if isinstance(channel, Lanes))
 
 
@@ -124,7 +121,7 @@ def _large_channels(topology: Topology) -> list[Lanes | UnrollSlots]:
 
 
 def _check_pacing(plan: Plan) -> None:
-    """A replay that never holds what learning waits for would wait for ever."""
+    """With a replay that can't hold what learning waits for, the run would wait for ever."""
     need = plan.environments * (plan.q.n_step + plan.spec.observation.stack)
     if plan.q.replay and plan.q.replay_capacity < need:
         raise UserError(
@@ -134,7 +131,7 @@ def _check_pacing(plan: Plan) -> None:
 
 
 def warnings_of(plan: Plan) -> list[str]:
-    """What the user should know before the run begins."""
+    """What works, but may not be what the user expects."""
     seen, network = plan.spec.observation, plan.network
     if not seen.pictures or network.module is not None:
         return []
@@ -146,13 +143,14 @@ def warnings_of(plan: Plan) -> list[str]:
 
 
 def gigabytes(size: float) -> str:
-    """A size for people."""
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
-    """What a run would do, in the units of everything else; printed by `--dry-run`."""
-    topology = plan.compose()
+def forecast(options: RunOptions) -> dict[str, Any]:
+    """What a run would do; printed by `--dry-run`."""
+    options, plan, agent = prepare(options)
+    check_memory(plan)
+    topology, told = plan.compose(), warnings_of(plan)
     return {
         "environment": options.environment,
         "observation": _seen(plan),
@@ -165,10 +163,11 @@ def forecast(options: RunOptions, plan: Plan, agent: Agent) -> dict[str, Any]:
         "processes": 1 if options.engine == "inline" else 1 + len(processes_of(topology, usable_cores())),
         "environments": plan.environments,
         "env_steps": options.env_steps,
-        **(_unrolls_ahead(plan, topology) if plan.unrolled else _replay_ahead(plan, topology)),
+        **_updates_ahead(plan, topology),
         "evaluations": options.env_steps // options.eval_every,
         "checkpoints": options.env_steps // options.checkpoint_every,
-        **({"warning": "; ".join(told)} if (told := warnings_of(plan)) else {}),
+        **({"warning": "; ".join(told)} if told else {}),
+        **({} if plan.unrolled else {"preset": find_preset(options.environment, options.preset).seen}),
     }
 
 
@@ -179,48 +178,40 @@ def _seen(plan: Plan) -> str:
     return f"{sum(part.size for part in seen.parts):,} numbers in {seen.nbytes:,} bytes"
 
 
-def _unrolls_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
-    slots = [channel.slots for channel in topology.channels if isinstance(channel, UnrollSlots)]
+def _updates_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
+    if plan.unrolled:
+        slots = sum(channel.slots for channel in topology.channels if isinstance(channel, UnrollSlots))
+        learned_steps, calls = plan.env_steps, plan.critic.updates_per_batch
+        own: dict[str, Any] = {"unroll": plan.critic.unroll, "slots": slots}
+    else:
+        learned_steps, calls = max(0, plan.env_steps - plan.q.learning_starts), plan.q.updates_per_call
+        own = {
+            "replay_ratio": plan.q.replay_ratio,
+            "epsilon": _epsilon_ahead(plan, topology),
+            "replay_steps": plan.q.replay_capacity,
+            "replay_memory": gigabytes(replay_bytes(plan)),
+        }
     return {
         "env_steps_per_update": topology.steps_per_update,
-        "updates": int(plan.env_steps / topology.steps_per_update),
-        "updates_per_call": plan.critic.updates_per_batch,
-        "unroll": plan.critic.unroll,
-        "slots": sum(slots),
-    }
-
-
-def _replay_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
-    settings = plan.q
-    learned_steps = max(0, plan.env_steps - settings.learning_starts)
-    return {
-        "env_steps_per_update": topology.steps_per_update,
-        "replay_ratio": settings.replay_ratio,
         "updates": int(learned_steps / topology.steps_per_update),
-        "updates_per_call": settings.updates_per_call,
-        "epsilon": _epsilon_ahead(plan, topology),
-        "replay_steps": settings.replay_capacity,
-        "replay_memory": gigabytes(replay_bytes(plan)),
+        "updates_per_call": calls,
+        **own,
     }
 
 
 def _epsilon_ahead(plan: Plan, topology: Topology) -> dict[str, Any]:
-    """The schedule, or what it comes to for each actor, where they differ."""
+    """The schedule, or the last value of each actor if they differ."""
     assert topology.epsilon is not None
     ends = [topology.epsilon(rank)(plan.env_steps) for rank in range(plan.actors)]
     if len({*ends}) > 1:
         return {f"actor {rank}": round(end, 4) for rank, end in enumerate(ends)}
-    settings = plan.q
-    half = (settings.epsilon_start + settings.epsilon_end) / 2
-    return {
-        "start": settings.epsilon_start,
-        "half_way": {"env_steps": settings.epsilon_steps // 2, "value": half},
-        "end": {"env_steps": settings.epsilon_steps, "value": settings.epsilon_end},
-    }
+    first, last, steps = plan.q.epsilon_start, plan.q.epsilon_end, plan.q.epsilon_steps
+    half_way = {"env_steps": steps // 2, "value": (first + last) / 2}
+    return {"start": first, "half_way": half_way, "end": {"env_steps": steps, "value": last}}
 
 
 def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, Any]:
-    """Train from nothing; returns the result."""
+    """Train a new run; returns the result."""
     called_at = called_at or time.time()
     if options.name is not None:
         check_name(options.name)
@@ -232,9 +223,8 @@ def start(options: RunOptions, *, called_at: float | None = None) -> dict[str, A
         with _closed_if_refused(engine):
             name = options.name or fresh_name(options.environment, options.seed, datetime.now(), options.runs_dir)
             directory = RunDirectory.create(options.runs_dir, name)
-            directory.write_config(to_dict(options), plan.spec)
-            _warn(options, plan, directory, view)
-            session = Session(options, engine, directory, History(), view, called_at=called_at, resumed=False)
+            _write_config(options, plan, directory, view)
+            session = Session(options, engine, directory, History(), view, called_at)
         with directory.hold():
             return session.run()
 
@@ -248,7 +238,7 @@ def resume(
     supplied: Supplied = NOTHING,
     **quiet: bool,
 ) -> dict[str, Any]:
-    """Go on with a run from one of its checkpoints: newest, exact, best, or one by its env step."""
+    """Continue a run from one of its checkpoints: newest, exact, best, or one by its env step."""
     called_at = called_at or time.time()
     options = dataclasses.replace(read_options(directory, supplied), seconds=None, **quiet)  # type: ignore[arg-type]
     if env_steps is not None:
@@ -265,11 +255,10 @@ def resume(
             if state is not None:
                 with view.busy("loading"):
                     engine.load_state(state)
-            history = load_history(state)
+            history = History.load(state)
             history.resumes += 1
-            directory.write_config(to_dict(options), plan.spec)
-            _warn(options, plan, directory, view)
-            session = Session(options, engine, directory, history, view, called_at=called_at, resumed=True)
+            _write_config(options, plan, directory, view)
+            session = Session(options, engine, directory, history, view, called_at)
         return session.run()
 
 
@@ -286,8 +275,8 @@ def _view(options: RunOptions) -> Iterator[Progress]:
         yield view
 
 
-def _warn(options: RunOptions, plan: Plan, directory: RunDirectory, view: Progress) -> None:
-    """What works, but not as the user may think."""
+def _write_config(options: RunOptions, plan: Plan, directory: RunDirectory, view: Progress) -> None:
+    directory.write_config(to_dict(options), plan.spec)
     for text in [*remember(options), *(f"warning: {text}" for text in warnings_of(plan))]:
         view.note(text)
         directory.add_event(text, 0)

@@ -1,14 +1,12 @@
-"""The metrics of a run: one set of keys, to `metrics.jsonl` and TensorBoard. Imports our errors only.
+"""The metrics of a run: one set of keys, to `metrics.jsonl` and TensorBoard; `docs/metrics.md` explains the keys.
 
-What each key means is told in `docs/metrics.md`. A run that is resumed goes on where its checkpoint was:
-lines beyond it move to `metrics.before-resume-1.jsonl` (2, 3, ...), and TensorBoard is told to forget the points
-beyond it.
+A resumed run goes on from its checkpoint: lines beyond it move to `metrics.before-resume-1.jsonl` (2, 3, ...), and
+TensorBoard is told to drop the points beyond it.
 
-TensorBoard's event file is written here and now, one record for each line of `metrics.jsonl`.
-tensorboardX's `SummaryWriter` hands it to a thread through a short queue; on a full disk that thread dies,
-the queue fills, and the run waits for ever; and a line of 25 keys costs 2 ms instead of 0.15. Nothing in
-this file blocks or raises because of a full disk once the run has begun: what could not be written is
-counted in `lost`.
+TensorBoard's event file is written in this thread, one record for each line of `metrics.jsonl`. tensorboardX's
+`SummaryWriter` uses a thread with a short queue: on a full disk that thread dies, the queue fills, and the run waits
+for ever; and a line of 25 keys costs 2 ms instead of 0.15. Once the run has begun, a full disk neither blocks nor
+raises an error: `lost` counts the lines that could not be written.
 """
 
 from __future__ import annotations
@@ -30,9 +28,13 @@ Values: TypeAlias = Mapping[str, float | int | str | None]
 FLUSH_SECONDS = 10.0
 
 
-class MetricsWriter:
-    """Appends to the metrics of a run; `lost` counts the lines that the disk refused."""
+def number(values: Values, key: str) -> float | None:
+    """A finite number, or None."""
+    value = values.get(key)
+    return None if value is None or isinstance(value, str) or not math.isfinite(value) else float(value)
 
+
+class MetricsWriter:
     def __init__(self, jsonl: Path, tensorboard: Path | None, *, resume_at: int | None = None) -> None:
         self.lost = 0
         try:
@@ -61,7 +63,6 @@ class MetricsWriter:
             self._heal(end, len(line))
 
     def flush(self) -> None:
-        """Put everything on the disk; worth it before a checkpoint."""
         try:
             os.fsync(self._file.fileno())
             if self._events is not None:
@@ -70,7 +71,6 @@ class MetricsWriter:
             self.lost += 1
 
     def close(self) -> None:
-        """Flush and close; nothing can be written afterwards."""
         if not self._file.closed:
             self.flush()
             self._file.close()
@@ -79,7 +79,7 @@ class MetricsWriter:
                     self._events.close()
 
     def _heal(self, start: int, length: int) -> None:
-        """Take back half a line, so that the next one does not grow on to it."""
+        """Remove half a line, so that the next one is not appended to it."""
         if self._file.tell() != start + length:
             self._file.truncate(start)
             self._file.seek(start)
@@ -90,7 +90,7 @@ def read(jsonl: Path) -> list[dict[str, Any]]:
     if not jsonl.exists():
         return []
     with jsonl.open("rb") as file:
-        return [_parse(line, f"{jsonl}, line {number}") for number, line in enumerate(_lines(file), 1)]
+        return [_parse(line, f"{jsonl}, line {count}") for count, line in enumerate(_lines(file), 1)]
 
 
 def _lines(file: Any) -> Iterator[bytes]:
@@ -105,39 +105,34 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _cut(jsonl: Path, resume_at: int | None) -> None:
-    """Drop a torn last line and, of a resumed run, put the lines beyond `resume_at` aside; whole or not at all."""
+    """Drop a torn last line and, for a resume, move the lines beyond `resume_at` aside; whole or not at all."""
     if not jsonl.exists():
         return
     temporary, beyond = jsonl.with_name(f".{jsonl.name}.tmp"), []
     with jsonl.open("rb") as source, temporary.open("wb") as target:
-        for number, line in enumerate(_lines(source), 1):
-            if resume_at is None or _parse(line, f"{jsonl}, line {number}")["env_steps"] <= resume_at:
+        for count, line in enumerate(_lines(source), 1):
+            if resume_at is None or _parse(line, f"{jsonl}, line {count}")["env_steps"] <= resume_at:
                 target.write(line)
             else:
                 beyond.append(line)
         target.flush()
         os.fsync(target.fileno())
     if beyond:
-        _aside(jsonl).write_bytes(b"".join(beyond))
+        names = (jsonl.with_name(f"{jsonl.stem}.before-resume-{at}{jsonl.suffix}") for at in itertools.count(1))
+        next(name for name in names if not name.exists()).write_bytes(b"".join(beyond))
     temporary.replace(jsonl)
-
-
-def _aside(jsonl: Path) -> Path:
-    """A name that is not taken, for the lines that a resume leaves behind."""
-    names = (jsonl.with_name(f"{jsonl.stem}.before-resume-{count}{jsonl.suffix}") for count in itertools.count(1))
-    return next(name for name in names if not name.exists())
 
 
 def _plain(value: Any) -> float | int | str | None:
     """A JSON value: numpy's numbers become Python's; what is not finite becomes None."""
     if value is None or isinstance(value, str):
         return value
-    number: float | int = value.item() if hasattr(value, "item") else value
-    return number if math.isfinite(number) else None
+    found: float | int = value.item() if hasattr(value, "item") else value
+    return found if math.isfinite(found) else None
 
 
 class _EventFile:
-    """A TensorBoard event file: buffered, and given to the disk every `FLUSH_SECONDS`."""
+    """A TensorBoard event file: buffered, and flushed every `FLUSH_SECONDS`."""
 
     def __init__(self, directory: Path, resume_at: int | None) -> None:
         self._directory = directory
@@ -168,12 +163,12 @@ class _EventFile:
             writer.close()
 
     def _open(self) -> Any:
-        """Imports tensorboardX, which takes 0.2 s, so not before there is something to write."""
+        """Not before the first write, as importing tensorboardX takes 0.2 s."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto import event_pb2
 
         self._directory.mkdir(parents=True, exist_ok=True)
-        # Two files of one second would have one name, and the second would replace the first.
+        # Without the count, a second file of the same second would replace the first.
         count = len(list(self._directory.iterdir()))
         self._writer = EventsWriter(str(self._directory / "events"), f".{count}")
         if self._purge_step is not None:
@@ -183,7 +178,7 @@ class _EventFile:
         return self._writer
 
     def _add(self, writer: Any, event: Any) -> None:
-        """Write an event, or flush; a file with half a record is given up: the next write opens another."""
+        """Write an event, or flush; after an error the next write opens another file, as this one may end torn."""
         try:
             writer.flush() if event is None else writer.write_event(event)
         except OSError:

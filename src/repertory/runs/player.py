@@ -1,8 +1,10 @@
-"""A trained agent, loaded to act without its environment (`repertory.load`), or to play in it and be filmed."""
+"""A trained agent: acts without its environment (`repertory.load`), or plays in it, for scores and videos."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +24,20 @@ from repertory.roles.inference import Rows
 from repertory.runs.config import environment_options
 from repertory.runs.directory import RunDirectory
 from repertory.runs.launch import prepare, recall
-from repertory.runs.opening import NOTHING, Supplied, read_options
-from repertory.runs.restoring import load_weights
+from repertory.runs.opening import NOTHING, Supplied, load_weights, read_options
 from repertory.specs import EnvironmentSpec
 from repertory.topologies.parts import EVALUATION_RANK
 from repertory.topologies.plan import Plan
 
 
 class TrainedAgent:
-    """The greedy actions of an agent that was trained.
+    """The greedy actions of a trained agent.
 
-    Its environment is not needed: neither installed nor built. Observations, masks and actions are as the environment
-    has them, with its frame stacks and its number for the first action.
+    Its environment need not be installed. Observations, masks and actions are those of the environment, with its frame
+    stacks and its number for the first action. `name` is the environment's.
     """
 
     def __init__(self, name: str, spec: EnvironmentSpec, agent: Agent, weights: NDArray[np.float32]) -> None:
-        """`name`: the environment's."""
         self.name, self.spec, self.agent, self.weights = name, spec, agent, weights
         self._space = read_space(spec.space)
         self._encoder = Encoder(self._space)
@@ -51,9 +51,9 @@ class TrainedAgent:
     def act(self, observation: Any, action_mask: Any = None) -> Any:
         """The best action for one observation, an `int`; for a batch of N, an array of N actions.
 
-        A batch has one more axis in front, in each part of a Dict or Tuple, as Gymnasium's vector environments give
+        A batch has one more axis in front, in each part of a Dict or Tuple, as Gymnasium's vector environments return
         it. `action_mask` is `info["action_mask"]`: true, or 1, where an action is legal, `[actions]` or
-        `[N, actions]`; without it all actions are. A recurrent agent remembers from call to call until `reset`.
+        `[N, actions]`; without it all actions are legal. A recurrent agent keeps its state between calls until `reset`.
         """
         stored, single = self._stored(observation)
         mask = None if action_mask is None else self._mask(action_mask, len(stored), single)
@@ -64,10 +64,7 @@ class TrainedAgent:
         return int(actions[0]) if single else actions
 
     def reset(self, ended: Any = None) -> None:
-        """A new episode begins: a recurrent agent forgets the last one.
-
-        With a batch, `ended` says where: a flag for each row, such as `terminated | truncated`. Without it, everywhere.
-        """
+        """Begin a new episode: clear the recurrent state; of a batch, where `ended` (`terminated | truncated`)."""
         if ended is None or self._state is None:
             self._state = None
             return
@@ -104,7 +101,7 @@ class TrainedAgent:
         return mask
 
     def _states(self, count: int) -> NDArray[np.float32]:
-        """The recurrent states [N, C]; empty ones at the start."""
+        """The recurrent states [N, C]; zeros at the start."""
         if self._state is None or not self.agent.state_size:
             return np.zeros((count, self.agent.state_size), np.float32)
         if len(self._state) != count:
@@ -115,7 +112,6 @@ class TrainedAgent:
 
 
 def load_agent(path: Path, which: str = "newest", supplied: Supplied = NOTHING) -> TrainedAgent:
-    """The agent of a run, with the weights of its newest checkpoint, the best, or one by its env step."""
     directory = RunDirectory(path)
     saved, spec = load_weights(directory, which, say), directory.read_spec()
     options = read_options(directory, supplied, to_play=spec is None)
@@ -135,46 +131,45 @@ class Player:
         self.plan, self.agent, self.weights = plan, agent, jnp.asarray(weights)
 
     def evaluate(self, episodes: int, seed: int) -> Episodes:
-        """Whole greedy episodes from seeds of this seed."""
+        """Whole greedy episodes; their seeds follow from `seed`."""
         seeds = _seeds(seed, episodes)
-        with bounded():
-            setting = factory.make(
-                self.plan.environment, episodes, options=self.plan.evaluation_options, worker=EVALUATION_RANK
-            )
-        slow = self._watched(setting)
-        try:
-            evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
-            return evaluator.evaluate(self.weights, seeds)
-        finally:
-            slow.end()
-            close_within(self.plan.environment, [setting.close])
-
-    def _watched(self, setting: Environments) -> SlowSteps:
-        place = np.full((1, 4), -1)
-        setting.report_to(place[0])
-        return SlowSteps(place, self.plan.heartbeat_s)
+        with self._environments(episodes) as setting:
+            return self._evaluator(setting).evaluate(self.weights, seeds)
 
     def record(self, path: Path, seed: int) -> Episodes:
-        """One greedy episode as a film, mp4 or gif by the file's ending."""
-        seeds, writer = _seeds(seed, 1), _film(path)
+        """One greedy episode as a video, mp4 or gif by the file's ending."""
+        seeds, writer = _seeds(seed, 1), _video(path)
+        with self._environments(1, render=True) as setting:
+            try:
+                warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # imageio forks, and execs ffmpeg at once
+                return self._evaluator(setting).evaluate(
+                    self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render()))
+                )
+            finally:
+                writer.close()
+
+    @contextmanager
+    def _environments(self, count: int, render: bool = False) -> Iterator[Environments]:
+        """With a warning when a step takes too long; closed at the end."""
+        plan, place = self.plan, np.full((1, 4), -1)
         with bounded():
             setting = factory.make(
-                self.plan.environment,
-                1,
-                options=self.plan.evaluation_options,
-                worker=EVALUATION_RANK,
-                render=True,
+                plan.environment, count, options=plan.evaluation_options, worker=EVALUATION_RANK, render=render
             )
-        slow = self._watched(setting)
+        setting.report_to(place[0])
+        slow = SlowSteps(place, plan.heartbeat_s)
         try:
-            evaluator = Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # imageio forks, and execs ffmpeg at once
-            return evaluator.evaluate(self.weights, seeds, watch=lambda: writer.append_data(_even(setting.render())))
+            yield setting
         finally:
-            writer.close()
             slow.end()
-            with bounded():  # in this thread: what draws may belong to it
-                setting.close()
+            if render:
+                with bounded():  # in this thread, to which the renderer may belong
+                    setting.close()
+            else:
+                close_within(plan.environment, [setting.close])
+
+    def _evaluator(self, setting: Environments) -> Evaluator:
+        return Evaluator(self.agent, setting, max_steps=self.plan.eval_max_steps)
 
 
 def _seeds(seed: int, episodes: int) -> list[int]:
@@ -183,7 +178,7 @@ def _seeds(seed: int, episodes: int) -> list[int]:
     return factory.seeds(seed, EVALUATION_RANK, episodes)
 
 
-def _film(path: Path) -> Any:
+def _video(path: Path) -> Any:
     if path.suffix not in (".mp4", ".gif"):
         raise UserError(f"--record writes .mp4 or .gif, not {path.name!r}")
     try:
@@ -201,12 +196,11 @@ def _film(path: Path) -> Any:
 
 
 def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Width and height as even numbers, which the mp4 codec asks for."""
+    """Cut to an even width and height, which the mp4 codec needs."""
     return frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
 
 
 def load_player(path: Path, supplied: Supplied = NOTHING, which: str = "newest") -> Player:
-    """The agent of a run, from its newest checkpoint, the best, or one by its env step."""
     directory = RunDirectory(path)
     saved = load_weights(directory, which, say)
     _, plan, agent = prepare(read_options(directory, supplied))

@@ -1,23 +1,19 @@
-"""The state of a run as a JSON tree and a safetensors file of named arrays; imports numpy and safetensors only.
+"""The state of a run as a JSON tree and a safetensors file of named arrays.
 
-The files are written here rather than by the safetensors package, because a replay of many gigabytes must
-be saved without a second copy of it in memory, and summed on the way: up to 0.7 the package copies every
-array, and since 0.8 it writes wrong bytes for an array that is not contiguous. The format is an 8-byte
-little-endian length, a JSON header of that length, and the raw arrays one behind the other:
-https://huggingface.co/docs/safetensors
+The files are written here and not by the safetensors package, because a replay of many gigabytes must be saved without
+a second copy in memory: up to 0.7 the package copies every array, and since 0.8 it writes wrong bytes for an array that
+is not contiguous. The format is an 8-byte little-endian length, a JSON header of that length, and the raw arrays one
+after the other: https://huggingface.co/docs/safetensors
 
-The checksum is CRC-32. It is there to find damage, not malice, and must not be slower than the disk: it
-makes 3,600 MB/s on one core where SHA-256 makes 1,600 and BLAKE2b 790.
+The checksum is CRC-32. It finds damage, not malice, and must not be slower than the disk: it makes 3,600 MB/s on one
+core where SHA-256 makes 1,600 and BLAKE2b 790.
 
-Arrays of `MAP_FROM_BYTES` or more are read as private copy-on-write maps of the file: they can be written
-to and the file never changes; they cost page cache, which the system takes back when it must, and ordinary
-memory only where they are written to. Whoever restores a large array copies it into its own storage and
-drops the map.
+Arrays of `MAP_FROM_BYTES` or more are read as private copy-on-write maps of the file: they cost page cache, which the
+system can reclaim, and ordinary memory only where they are written to. The file never changes.
 
-A state is nested dicts with string keys; at the leaves are arrays, whole numbers of any size (the state of
-a random generator has 128 bits), floats (exact, and not only the finite ones), strings, booleans, None and
-lists. Numpy scalars come back as Python's. Anything else is refused rather than changed: a tuple would come
-back as a list.
+A state is nested dicts with string keys; its leaves are arrays, integers of any size (the state of a random generator
+has 128 bits), floats (exact, also not finite ones), strings, booleans, None and lists. Numpy scalars come back as
+Python's. Other types are refused: a tuple would come back as a list.
 """
 
 from __future__ import annotations
@@ -46,11 +42,6 @@ _DTYPES = {code: np.dtype(name) for code, name in _NAMES.items()}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
-def can_hold(dtype: np.dtype[Any]) -> bool:
-    """Whether the format has this type of number."""
-    return dtype.newbyteorder("<") in _CODES
-
-
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, int]:
     """Write a new file through to the disk; its `bytes` and `crc32`."""
     size = crc = 0
@@ -77,7 +68,7 @@ def measure_file(path: Path) -> dict[str, int]:
 
 def encode_arrays(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
     """The chunks of a safetensors file that holds `arrays`."""
-    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # so that each one lies aligned
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # so that each one is aligned
     header, end = {}, 0
     for name, array in ordered:
         start, end = end, end + array.nbytes
@@ -107,7 +98,7 @@ def _raw(array: Array) -> Iterator[memoryview]:
 def decode_arrays(path: Path) -> dict[str, Array]:
     """The arrays of a safetensors file; `SafetensorError` or `KeyError` if it is none that we write."""
     with safe_open(path, framework="numpy"):
-        pass  # the package has now checked the header: every offset lies in the file, and fits its shape
+        pass  # the package has now checked the header: every offset is in the file, and fits its shape
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
@@ -125,7 +116,7 @@ State: TypeAlias = "Mapping[str, State | Array | int | float | str | bool | list
 
 
 def split(state: State) -> tuple[dict[str, Any], dict[str, dict[str, Array]]]:
-    """The JSON tree, and the arrays of each top-level key by the name that the tree gives them."""
+    """The JSON tree, and the arrays of each top-level key by their names in the tree."""
     tree: dict[str, Any] = {}
     parts: dict[str, dict[str, Array]] = {}
     for part, value in state.items():
@@ -162,17 +153,17 @@ def _escape(key: Any, where: str) -> str:
 
 
 def _collect(array: Array, where: str, arrays: dict[str, Array]) -> str:
-    if not can_hold(array.dtype):
+    if array.dtype.newbyteorder("<") not in _CODES:
         raise TypeError(f"{where} is an array of {array.dtype}, which a checkpoint cannot hold")
     name = where.encode("utf-8", "replace").decode()
-    while name in arrays or name == "__metadata__":  # safetensors keeps that name for itself
+    while name in arrays or name == "__metadata__":  # safetensors reserves that name
         name += "'"
     arrays[name] = array
     return name
 
 
 def join(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """The state again, from the tree of one top-level key and its arrays."""
+    """The state, from the tree of one top-level key and its arrays."""
     if isinstance(value, list):
         return [join(item, arrays) for item in value]
     if not isinstance(value, dict):

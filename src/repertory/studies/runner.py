@@ -24,7 +24,7 @@ from repertory.output import forgiving, result_stream
 from repertory.runs.config import RunOptions, change
 from repertory.runs.directory import RunDirectory, slug
 from repertory.runs.launch import gigabytes
-from repertory.runs.spelling import train_words
+from repertory.runs.presets import train_words
 from repertory.runtime import ending_signals
 from repertory.studies import entrants, plan, statistics
 from repertory.studies.entrants import FOR_EVER, Entrant, ReportOptions, StudyOptions, apply

@@ -1,4 +1,5 @@
-"""Settings that were seen to work: one .toml file for each family of environments, or one of the user's own.
+"""Presets, settings that were seen to work: a .toml file for each family of environments, or one of the user's own;
+and options spelled as arguments of the command line, as far as they differ from a preset.
 
 A file says in `match` how the ids of its environments begin, in `seen` which score its settings reached, and in `seeds`
 on which seeds. `[options]` are for every run, `[topologies.NAME]` and `[topologies."NAME AGENT"]` for those alone.
@@ -9,7 +10,7 @@ Agents that learn from unrolls take all but the agent's of `[options]`, then `[u
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from repertory import topologies
 from repertory.agents import registry
 from repertory.environments.factory import registered_id
 from repertory.errors import UserError, nearest
-from repertory.runs.config import RunOptions, change, options_for
+from repertory.runs.config import RunOptions, change, flag, names_of, options_for, value_of
 from repertory.topologies.graph import refuse_agent
 
 Settings = Mapping[str, Any]
@@ -28,8 +29,6 @@ TEXTS = ("seen", "seeds")
 
 @dataclass(frozen=True)
 class Preset:
-    """What a file says."""
-
     name: str
     match: tuple[str, ...] = ()
     seen: str = "no score"
@@ -40,7 +39,7 @@ class Preset:
     ablation: Settings = field(default_factory=dict)
 
     def layers(self, agent: registry.AgentKind, topology: str) -> list[Settings]:
-        """Options for an agent on a topology, one after another; the later ones have the last word."""
+        """Options for an agent on a topology; later ones override earlier ones."""
         unrolled = agent.learns_from == "unrolls"
         general = {key: value for key, value in self.options.items() if not (unrolled and key == "agent")}
         own = {key: value for key, value in self.unrolls.items() if key != "topologies"} if unrolled else {}
@@ -49,24 +48,31 @@ class Preset:
         return [general, {"agent": agent.defaults}, topologies.find(topology).defaults, own, *named]
 
     def summary(self) -> dict[str, Any]:
-        """What a table of presets tells; `unrolls` are settings for every agent that learns from them."""
+        """What `repertory presets` tells; `unrolls` are settings for every agent that learns from them."""
         unrolls = ["unrolls"] if self.unrolls else []
         told = {"name": self.name, "environments": list(self.match), "seen": self.seen, "seeds": self.seeds}
         return {**told, "topologies": [*self.topologies, *unrolls, *self.unrolls.get("topologies", {})]}
 
+    def text(self) -> str:
+        return (
+            f"{self.name}: {', '.join(f'{prefix}…' for prefix in self.match)}\n"
+            f"  score       {self.seen}\n"
+            f"  seeds       {self.seeds}\n"
+            f"  topologies  {', '.join(self.summary()['topologies']) or '–'}"
+        )
+
 
 NO_PRESET = Preset("", seen="no preset: the defaults of the options", unrolls={"envs_per_actor": 8})
-"""For environments that no file is for; fewer environments would never fill the default batch of unrolls."""
+"""For environments without a preset; fewer environments would never fill the default batch of unrolls."""
 
 
 @cache
 def known() -> Mapping[str, Preset]:
-    """The presets of this package by the names of their files."""
+    """The presets of this package by file name."""
     return {path.stem: read_preset(path) for path in sorted(Path(__file__).parent.glob("*.toml"))}
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset in a file; refuses in one sentence what can't be one."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -100,13 +106,13 @@ def _check(values: Settings) -> None:
 
 
 def find_preset(environment: str, named: str | None = None) -> Preset:
-    """The preset with this name or in this file; without one, that for the environment."""
-    if named is not None and (named in known() or not Path(named).suffix):
-        if named not in known():
-            raise UserError(f"unknown preset {named!r}{nearest(named, known())}; or give a .toml file")
-        return known()[named]
+    """The preset with this name or in this file; by default that of the environment."""
     if named is not None:
-        return read_preset(Path(named).expanduser())
+        if named in known():
+            return known()[named]
+        if Path(named).suffix:
+            return read_preset(Path(named).expanduser())
+        raise UserError(f"unknown preset {named!r}{nearest(named, known())}; or give a .toml file")
     name = registered_id(environment).rpartition(":")[2]
     if "NoFrameskip" in name:  # the older ids of the Atari games
         name = f"ALE/{name}"
@@ -114,14 +120,13 @@ def find_preset(environment: str, named: str | None = None) -> Preset:
 
 
 def choose_agent(topology: str) -> str:
-    """The agent that a topology is for, if none is named."""
+    """The default agent of a topology."""
     return topologies.find(topology).agents[0]
 
 
 def defaults(
     environment: str, agent: str | None = None, topology: str = topologies.DEFAULT, preset: str | None = None
 ) -> RunOptions:
-    """The options of a preset, by default the environment's, for an agent and a topology."""
     kind, found = registry.find(agent or choose_agent(topology)), find_preset(environment, preset)
     refuse_agent(topologies.find(topology), kind.name, kind.like)
     options: RunOptions = change(options_for(kind.name, topology)(environment), {"preset": preset})
@@ -131,3 +136,30 @@ def defaults(
     except UserError as error:
         raise UserError(f"preset {preset or found.name}: {error}") from None
     return options
+
+
+def train_words(options: RunOptions) -> list[str]:
+    """What to type behind `repertory` for a run with these options: all that differ from the preset's."""
+    usual = defaults(options.environment, options.agent_name, options.topology_name)
+    first = ["train", options.environment, "--topology", options.topology_name, "--agent", options.agent_name]
+    skip = ("environment", "topology_name", "agent_name", "preset", "config")
+    return first + words(options, usual, skip=skip)
+
+
+def words(options: Any, usual: Any, *, skip: Collection[str] = (), repeated: Collection[str] = ()) -> list[str]:
+    """A flag for each option that differs from `usual`; one for each item of those that are `repeated`."""
+    found: list[str] = []
+    for name in names_of(type(options)):
+        value = value_of(options, name)
+        if name in skip or value == value_of(usual, name):
+            continue
+        if name in repeated:
+            found += [f"{flag(name)}={item}" for item in value]
+        elif isinstance(value, bool):
+            room, dot, own = name.rpartition(".")
+            found.append(flag(name if value else f"{room}{dot}no_{own}"))
+        elif isinstance(value, tuple):
+            found += [flag(name), *map(str, value)]
+        else:
+            found.append(f"{flag(name)}={value}")  # with `=`, as a negative number would look like a flag
+    return found
