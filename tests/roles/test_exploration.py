@@ -112,7 +112,7 @@ class Steady:
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
         self.wait -= 1
-        return self.answer if self.wait < 0 else None
+        return self.reply if self.wait < 0 else None
 
     def extras(self, actions: NDArray[np.integer[Any]]) -> None:
         pass
