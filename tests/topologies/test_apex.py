@@ -17,10 +17,10 @@ from repertory.agents.agent import Transitions
 from repertory.experience.lanes import FINAL, LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
-from repertory.roles.exploration import ladder
+from repertory.roles.batches import MemoryServer
 from repertory.roles.gradient_worker import GradientWorker
 from repertory.roles.learner import Learner, agent_batch
-from repertory.roles.memory_server import MemoryServer
+from repertory.roles.policies import ladder
 from repertory.roles.replica import Replica
 from repertory.runs.presets import defaults, known
 

@@ -30,6 +30,37 @@ from repertory.experience.unrolls import UnrollStorage
 from repertory.specs import EnvironmentSpec, Field
 
 
+class Batches:
+    """Where a learner gets what it learns from next; what it need not do, it inherits."""
+
+    def take(self) -> Any:
+        """What one call learns from: a `Sample` or an `UnrollBatch`; None if there is not enough."""
+        raise NotImplementedError
+
+    def example(self) -> Any:
+        """A batch of the right shapes, to compile with."""
+        raise NotImplementedError
+
+    def ahead(self) -> None:
+        """A good moment to sample the next batch: the last one is being learned from."""
+
+    def release(self, sample: Any, priority: Any) -> None:
+        """The sample was learned from; `priority` are its TD errors."""
+
+    def give_back(self, sample: Any) -> None:
+        """The sample was not learned from after all."""
+
+    def settle(self) -> None:
+        """Forget what was sampled ahead, so that the state alone decides what comes next."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint saves of it, as JSON values."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Continue from that."""
+
+
 class BatchSlots(Channel):
     """Batches on their way from a replay to a learner, and their priorities on the way back.
 
@@ -106,7 +137,7 @@ class BatchWriter:
         return self._arrays["lane"][at], self._arrays["slot"][at], self._arrays["priority"][at]
 
 
-class BatchReader:
+class BatchReader(Batches):
     """The learner's end: fulfils `Batches`."""
 
     def __init__(self, arrays: Arrays, updates: int, ring: Callable[[], None]) -> None:
@@ -136,23 +167,11 @@ class BatchReader:
         values = {name: self._arrays[name][0] for name in self._names}
         return Sample(**{"next_mask": None, **values, "weight": np.ones_like(values["weight"])}).split(self._updates)
 
-    def ahead(self) -> None:
-        """The replay samples by itself."""
-
-    def release(self, sample: Sample, priority: Any) -> None:  # noqa: ARG002  # the port's name for it
+    def release(self, sample: Sample, priority: Any) -> None:  # noqa: ARG002
         """Hand the slot back with the errors of its steps."""
         self._arrays["priority"][self._freed % self.count] = np.asarray(priority).reshape(-1)
         self._arrays["freed"][0] += 1
         self._ring()
-
-    def settle(self) -> None:
-        """What is on its way stays on its way."""
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load_state(self, state: Any) -> None:
-        """The replay keeps the stream of samples."""
 
 
 class UnrollSlots(Channel):

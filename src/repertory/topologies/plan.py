@@ -22,7 +22,7 @@ from repertory.environments.factory import Environments
 from repertory.experience.pacing import Pacing
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.exploration import linear
+from repertory.roles.policies import linear
 from repertory.roles.ports import Stopwatch, Unwatched
 from repertory.specs import EnvironmentSpec
 from repertory.topologies.graph import Topology, TopologyKind, Worker
