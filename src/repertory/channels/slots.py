@@ -1,7 +1,7 @@
-"""`Slots`: fixed places that are filled, handed over by a count, and handed back by another count.
+"""Slots: fixed places that are filled, handed over by a count, and handed back by another count.
 
-The filler's count of a slot moves after its data, the releaser's count after it is done with them; each has one writer.
-So a filler or releaser may be killed at any moment, and no slot is ever lost.
+The filler moves its count after the data, the releaser moves its own after it has used them. So either may be killed at
+any moment, and no slot is ever lost.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Batches:
 
 
 class BatchSlots(Channel):
-    """Batches on their way from a replay to a learner, and their priorities on the way back.
+    """Batches from a replay to a learner, and their priorities on the way back.
 
     Slot i of `count` is used by batches i, i + count, ... A released slot holds the errors of its steps until the
     replay has read them. `example()` gives a sample of the right shapes, of `updates` batches.
@@ -95,7 +95,6 @@ class BatchSlots(Channel):
         return BatchReader(self.arrays, self.updates, self.bells.writers)
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:  # noqa: ARG002
-        """One writer and one reader: there are no `rows` to choose from."""
         count, names = ("filled", Sample._fields) if side == WRITER else ("freed", ("priority",))
         done, made = int(target[count][0]), int(source[count][0])
         if made == done:
@@ -107,7 +106,7 @@ class BatchSlots(Channel):
 
 
 class BatchWriter:
-    """The replay's end."""
+    """The replay's port."""
 
     def __init__(self, arrays: Arrays, ring: Callable[[], None]) -> None:
         self._arrays, self._ring, self.count = arrays, ring, len(arrays["weight"])
@@ -115,12 +114,10 @@ class BatchWriter:
 
     @property
     def filled(self) -> int:
-        """Batches put in so far."""
         return int(self._arrays["filled"][0])
 
     @property
     def freed(self) -> int:
-        """Batches that the learner is done with."""
         return int(self._arrays["freed"][0])
 
     def put(self, sample: Sample) -> None:
@@ -138,7 +135,7 @@ class BatchWriter:
 
 
 class BatchReader(Batches):
-    """The learner's end: fulfils `Batches`."""
+    """The learner's port."""
 
     def __init__(self, arrays: Arrays, updates: int, ring: Callable[[], None]) -> None:
         self._arrays, self._updates, self._ring, self.count = arrays, updates, ring, len(arrays["weight"])
@@ -149,11 +146,11 @@ class BatchReader(Batches):
         return int(self._arrays["freed"][0])
 
     def take(self) -> Sample | None:
-        """The oldest batch, which stays as it is until it is released."""
+        """The oldest batch, which does not change until it is released."""
         return self._at(self._freed)
 
     def next(self) -> Sample | None:
-        """The one behind that, if it is there already."""
+        """The batch after that, if it is there already."""
         return self._at(self._freed + 1)
 
     def _at(self, batch: int) -> Sample | None:
@@ -163,7 +160,6 @@ class BatchReader(Batches):
         return Sample(**{"next_mask": None, **values}).split(self._updates)
 
     def example(self) -> Sample:
-        """A sample of the right shapes, to compile with."""
         values = {name: self._arrays[name][0] for name in self._names}
         return Sample(**{"next_mask": None, **values, "weight": np.ones_like(values["weight"])}).split(self._updates)
 
@@ -175,7 +171,7 @@ class BatchReader(Batches):
 
 
 class UnrollSlots(Channel):
-    """Unrolls from groups of environments to whoever learns from them.
+    """Unrolls from groups of environments to learners.
 
     Each of `writers` owns `depth` slots of `rows` steps of `environments`; with a recurrent network, `state_size`
     numbers for each environment go with them.
@@ -221,8 +217,8 @@ class UnrollSlots(Channel):
         return UnrollPort(self.storage(), self.bells.writers)
 
     def state(self) -> dict[str, Any]:
-        """The slots that wait to be learned from; of what is half written only that it was, so that its next writer
-        drops and counts it: its episodes are gone."""
+        """The slots that wait to be learned from. Of an unroll that is half written only that it was: its episodes end
+        with the checkpoint, so its next writer drops and counts it."""
         names, ready = self._data(), self.storage().ready()
         found: dict[str, Any] = {"slots": ready} | {name: self.arrays[name].copy() for name in ("freed", "progress")}
         return found | {name: self.arrays[name][ready] for name in names}
@@ -243,7 +239,6 @@ class UnrollSlots(Channel):
         return {"unrolls_free": census.free, "unrolls_ready": census.ready, "unrolls_in_use": census.in_use}
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        """`rows` are numbers of writers."""
         if side == READER:
             return mirror_grown(source, target, "freed")
         writers = own_rows(self.writers, rows)
