@@ -91,7 +91,7 @@ class Seen:
 
     def __init__(self, rng: np.random.Generator, length: int) -> None:
         spec = make_spec(masked=False)
-        fields = LaneStorage.fields(spec, 1, length, valued=True)
+        fields = LaneStorage.fields(spec, 1, length, stores_values=True)
         self.lanes = LaneStorage(spec, 1, length, {name: np.zeros(f.shape, f.dtype) for name, f in fields.items()})
         self.rng = rng
         self.r: dict[int, float] = {}

@@ -4,6 +4,7 @@ they were finished. A memory server samples for a learner in another process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,39 @@ import numpy as np
 
 from repertory.channels.counters import WorkerStats
 from repertory.channels.slots import Batches, BatchWriter
-from repertory.experience.pacing import Pacing
 from repertory.experience.replay import Replay, Sample
 from repertory.experience.unrolls import UnrollBatch, UnrollStorage
 from repertory.roles.policies import generator
 from repertory.roles.ports import Role
+
+
+@dataclass
+class Pacing:
+    """Which updates the replay ratio (samples learned per env step) allows, from `learning_starts` on.
+
+    It holds whatever the speeds of actors and learners: more actors change how fast a run learns, not how much it
+    learns from a step.
+    """
+
+    replay_ratio: float
+    batch_size: int
+    learning_starts: int
+    updates: int = 0
+
+    def owed(self, env_steps: int) -> int:
+        """Updates that may be made now; a late start is not caught up in a burst."""
+        seen = env_steps - self.learning_starts
+        return max(0, int(seen * self.replay_ratio / self.batch_size) - self.updates)
+
+    def due_at(self, updates: int) -> int:
+        """The first count of env steps at which so many more updates will be owed."""
+        at = self.learning_starts + math.floor((self.updates + updates) * self.batch_size / self.replay_ratio) - 1
+        while self.owed(at) < updates:  # a step or two: division rounds
+            at += 1
+        return at
+
+    def made(self, updates: int) -> None:
+        self.updates += updates
 
 
 @dataclass(frozen=True)
