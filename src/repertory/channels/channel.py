@@ -14,7 +14,7 @@ from repertory.specs import Field
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Direction: TypeAlias = Literal["out", "in", "both", "own"]
 """Of a port: its worker writes, reads, does both to what all share, or owns a state there that survives it."""
-WRITER, READER, EVERYBODY = "writer", "reader", "everybody"
+WRITER, READER, ALL_WORKERS = "writer", "reader", "all workers"
 """The sides that write arrays: each array has one. A filler writes its slots, a releaser its count."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -149,9 +149,9 @@ class Numbers(Channel):
         start: Mapping[str, Sequence[int]],
         names: Mapping[str, Sequence[str]],
         tell: Callable[[Arrays, int], list[str]],
-        **told: str,
+        **labels: str,
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.shapes, self.start, self.names, self._tell, self._told = shapes, start, names, tell, 0
 
     def fields(self) -> dict[str, Field]:

@@ -33,8 +33,8 @@ class GradientSlots(Channel):
     have taken its last one. `payloads()` gives the arrays of an encoded gradient for each server.
     """
 
-    def __init__(self, name: str, payloads: Callable[[], Sequence[Fields]], workers: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, payloads: Callable[[], Sequence[Fields]], workers: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.payloads, self.workers = payloads, workers
 
     def fields(self) -> dict[str, Field]:
@@ -137,8 +137,8 @@ class AllGather(Channel):
     after which a replica submitted: what it withdrew in a later one does not count, even before the others know.
     """
 
-    def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.payload, self.replicas = payload, replicas
 
     def fields(self) -> dict[str, Field]:

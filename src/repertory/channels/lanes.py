@@ -149,9 +149,9 @@ class Lanes(Channel):
         values: bool = False,
         prioritized: bool = False,
         readers: int = 1,
-        **told: str,
+        **labels: str,
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.spec, self.count, self.capacity, self.values = spec, count, capacity, values
         self.prioritized, self.readers = prioritized, readers
         self.length = LaneStorage.length_for(capacity, count)

@@ -18,8 +18,10 @@ class Latest(Channel):
     With `lend`, workers of one thread get the published array itself, without a copy.
     """
 
-    def __init__(self, name: str, size: Callable[[], int], *, parts: int = 1, lend: bool = False, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(
+        self, name: str, size: Callable[[], int], *, parts: int = 1, lend: bool = False, **labels: str
+    ) -> None:
+        super().__init__(name, **labels)
         self.size, self.parts, self._lend = size, parts, lend
         self._lent: Lent | None = None
 

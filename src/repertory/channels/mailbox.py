@@ -53,9 +53,9 @@ class InferenceMailbox(Channel):
     """
 
     def __init__(
-        self, name: str, spec: EnvironmentSpec, *, askers: int, environments: int, state_size: int, **told: str
+        self, name: str, spec: EnvironmentSpec, *, askers: int, environments: int, state_size: int, **labels: str
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.spec, self.askers, self.environments, self.state_size = spec, askers, environments, state_size
 
     def fields(self) -> dict[str, Field]:
@@ -233,8 +233,8 @@ class EvaluationMailbox(Channel):
     or was withdrawn.
     """
 
-    def __init__(self, name: str, size: Callable[[], int], episodes: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, size: Callable[[], int], episodes: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.size, self.episodes = size, episodes
 
     def fields(self) -> dict[str, Field]:

@@ -68,8 +68,8 @@ class BatchSlots(Channel):
     replay has read them. `example()` gives a sample of the right shapes, of `updates` batches.
     """
 
-    def __init__(self, name: str, example: Callable[[], Sample], count: int, updates: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, example: Callable[[], Sample], count: int, updates: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.example, self.count, self.updates = example, count, updates
 
     def fields(self) -> dict[str, Field]:
@@ -187,9 +187,9 @@ class UnrollSlots(Channel):
         rows: int,
         environments: int,
         state_size: int,
-        **told: str,
+        **labels: str,
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.spec, self.writers, self.depth = spec, writers, depth
         self.rows, self.environments, self.state_size = rows, environments, state_size
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import LearnerState
 from repertory.channels.channel import (
-    EVERYBODY,
+    ALL_WORKERS,
     WRITER,
     Arrays,
     Channel,
@@ -37,8 +37,8 @@ class Snapshot(Channel):
     `structure()` gives a learner state of the right shapes.
     """
 
-    def __init__(self, name: str, structure: Callable[[], Any], *, parts: int = 1, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, structure: Callable[[], Any], *, parts: int = 1, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.structure, self.parts = structure, parts
 
     def fields(self) -> dict[str, Field]:
@@ -134,18 +134,18 @@ class Shared(Channel):
 
     one_machine = True
 
-    def __init__(self, name: str, structure: Callable[[], Any], **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, structure: Callable[[], Any], **labels: str) -> None:
+        super().__init__(name, **labels)
         self.structure = structure
         self.updates: Callable[[], int] = lambda: 0
         """Set by the engine: what the workers' counters say."""
 
     def fields(self) -> dict[str, Field]:
         fields = {
-            name: Field(leaf.shape, np.dtype(leaf.dtype).name, EVERYBODY)
+            name: Field(leaf.shape, np.dtype(leaf.dtype).name, ALL_WORKERS)
             for name, leaf in _leaves(self.structure()).items()
         }
-        return {**fields, "target_copies": Field((1,), "int64", EVERYBODY)}
+        return {**fields, "target_copies": Field((1,), "int64", ALL_WORKERS)}
 
     @port("both")
     def sharer(self, me: Place | None = None) -> SharedState:  # noqa: ARG002

@@ -14,6 +14,7 @@ order in which it first saw them ready, and those it saw at once by how many unr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,6 +167,7 @@ class UnrollStorage:
         return seen
 
 
+@dataclass(eq=False)
 class UnrollWriter:
     """Writes the steps of one group of environments.
 
@@ -176,20 +178,17 @@ class UnrollWriter:
     in the same step, since environments here take a step of their own to begin an episode (NEXT_STEP autoreset).
     """
 
-    def __init__(
-        self,
-        unrolls: UnrollStorage,
-        writer: int,
-        *,
-        begin_unroll: Callable[[], None],
-        states: Callable[[], NDArray[np.float32]],
-        reader: Callable[[], int],
-        ring: Callable[[], None],
-        dropped: Callable[[], None],
-    ) -> None:
-        self.unrolls, self.writer = unrolls, writer
-        self.begin_unroll, self.states, self.reader = begin_unroll, states, reader
-        self.ring, self.dropped = ring, dropped
+    unrolls: UnrollStorage
+    writer: int
+    _: KW_ONLY
+    begin_unroll: Callable[[], None]
+    states: Callable[[], NDArray[np.float32]]
+    reader: Callable[[], int]
+    ring: Callable[[], None]
+    dropped: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        unrolls, writer = self.unrolls, self.writer
         own = writer * unrolls.depth + np.arange(unrolls.depth)
         self._own: list[int] = own.tolist()
         self._next = int(unrolls.filled[own].sum()) % unrolls.depth

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -180,30 +180,25 @@ class MemoryServer(Role):
         self.sampler.load_state(state["sampler"])
 
 
+@dataclass(eq=False)
 class UnrollBatches(Batches):
     """Takes `size` slots at once. Slots whose weights are more than `most_lag` updates old are dropped and counted.
 
     A worker that is no longer `at_work` does not wait for a whole batch, since no more unrolls may be sent to it.
     """
 
-    def __init__(
-        self,
-        unrolls: UnrollStorage,
-        size: int,
-        stats: WorkerStats,
-        *,
-        reader: int,
-        discount: float,
-        state_size: int,
-        updates: int,
-        entropy: Callable[[int], float],
-        ring: Callable[[], None],
-        most_lag: int = 0,
-        at_work: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.unrolls, self.size, self.stats, self.reader = unrolls, size, stats, reader
-        self.discount, self.state_size, self.updates, self.entropy = discount, state_size, updates, entropy
-        self.ring, self.most_lag, self.at_work = ring, most_lag, at_work
+    unrolls: UnrollStorage
+    size: int
+    stats: WorkerStats
+    _: KW_ONLY
+    reader: int
+    discount: float
+    state_size: int
+    updates: int
+    entropy: Callable[[int], float]
+    ring: Callable[[], None]
+    most_lag: int = 0
+    at_work: Callable[[], bool] = lambda: True
 
     def take(self) -> UnrollBatch | None:
         """The oldest, if there are enough."""

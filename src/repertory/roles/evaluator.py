@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,28 +82,20 @@ class Evaluator:
         return greedy
 
 
-class Dismissed(Exception):
-    """The run ends: no evaluation is needed any more."""
+class Cancelled(Exception):
+    """The run ends, or a later evaluation was requested."""
 
 
-class Superseded(Exception):
-    """A later evaluation was requested."""
-
-
+@dataclass(eq=False)
 class EvaluationRole(Role):
     """Plays the evaluations that the driver requests, each with a snapshot of the weights."""
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        requests: EvaluationPort,
-        seeds: Callable[[int], list[int]],
-        stats: WorkerStats,
-        dismissed: Callable[[], bool],
-    ) -> None:
-        self.evaluator, self.requests, self.seeds = evaluator, requests, seeds
-        self.stats, self.dismissed = stats, dismissed
-        self._number = 0
+    evaluator: Evaluator
+    requests: EvaluationPort
+    seeds: Callable[[int], list[int]]
+    stats: WorkerStats
+    dismissed: Callable[[], bool]
+    _number: int = 0
 
     def warm_up(self) -> None:
         """Environments that fail here fail again when an evaluation is requested."""
@@ -116,20 +109,16 @@ class EvaluationRole(Role):
         self._number, index, weights, seconds = request
         try:
             episodes = self.evaluator.evaluate(weights, self.seeds(index), self._watch, seconds)
-        except Superseded:
-            return True
-        except Dismissed:
-            return False
+        except Cancelled:
+            return not self.dismissed()
         self.requests.reply(self._number, episodes)
         return True
 
     def _watch(self) -> None:
         self.stats.beat()
         self.requests.progress(self.evaluator.finished)
-        if self.dismissed():
-            raise Dismissed
-        if not self.requests.wanted(self._number):
-            raise Superseded
+        if self.dismissed() or not self.requests.wanted(self._number):
+            raise Cancelled
 
     def close(self) -> None:
         self.evaluator.environments.close()

@@ -99,27 +99,25 @@ class Exchange:
     outlier_deviations: float
 
 
+@dataclass(eq=False)
 class GradientWorker(Role):
     """Samples a batch, computes its gradient with the servers' weights, and sends it."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        batches: BatchSampler,
-        servers: ServerConnection,
-        exchange: Exchange,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        *,
-        key: jax.Array,
-    ) -> None:
-        self.agent, self.batches, self.servers, self.exchange = agent, batches, servers, exchange
-        self.stats, self.watch, self._key = stats, watch, key
-        self.outliers = OutlierFilter(exchange.outlier_deviations) if exchange.outlier_deviations > 0 else None
+    agent: Agent
+    batches: BatchSampler
+    servers: ServerConnection
+    exchange: Exchange
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    key: jax.Array
+
+    def __post_init__(self) -> None:
+        deviations = self.exchange.outlier_deviations
+        self.outliers = OutlierFilter(deviations) if deviations > 0 else None
         self._fetched: tuple[int, Any, Any] | None = None
         self._sum: Any = None
         self._made = 0
-        self._clip = _compiled_clip(agent)
+        self._clip = _compiled_clip(self.agent)
 
     def step(self) -> bool:
         """One gradient, if a batch is owed and the servers are ready for it."""
@@ -130,7 +128,7 @@ class GradientWorker(Role):
             return False
         self.watch.lap("sample")
         version, weights, target = self._fetch()
-        gradient, learned = self.agent.gradient(weights, target, one_batch(sample), self._key)
+        gradient, learned = self.agent.gradient(weights, target, one_batch(sample), self.key)
         self._made += 1
         self._conclude(sample, version, gradient, learned)
         self.watch.lap("learn")
@@ -140,7 +138,7 @@ class GradientWorker(Role):
         """Compile the gradient, the sum of several, and how it is sent; sends nothing."""
         _, weights, target = self.servers.fetch()
         batch = one_batch(self.batches.example())
-        gradient, _ = self.agent.gradient(jnp.asarray(weights), jnp.asarray(target), batch, self._key)
+        gradient, _ = self.agent.gradient(jnp.asarray(weights), jnp.asarray(target), batch, self.key)
         if self.exchange.push_period > 1:
             gradient = gradient + gradient
         self.servers.warm_up(self._clip(gradient)[0])

@@ -7,6 +7,7 @@ statistics shared as well. Or batches from a replay of its own, as asynchronous 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -70,37 +71,37 @@ class Segments(Batches):
         return slots >= self.length and self.replay.most_steps_since(self._began) >= self.length
 
 
+@dataclass(eq=False)
 class HogwildWorker(Role):
     """Adds up gradients and applies them to the shared weights when due."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        source: Segments | BatchSampler | UnrollBatches,
-        store: SharedState,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        *,
-        target_steps: int,
-        rate: Callable[[int], float],
-        key: jax.Array,
-        leads: bool = True,
-        acted: Callable[[], tuple[int, Any]] | None = None,
-        cached: Callable[[], CachedPasses | None] | None = None,
-        pull: Callable[[], None] = lambda: None,
-    ) -> None:
-        """With `acted`, the gradient is taken at the weights that played the steps, which it gives with their version;
-        else at the live ones. `cached` gives the forward passes that were made with them, if there are any. `pull` is
-        called after each update. One worker `leads`: it counts what all have in common. `rate` is the learning rate by
-        env steps."""
-        self.agent, self.source, self.store, self.stats, self.watch = agent, source, store, stats, watch
-        self.target_steps, self.rate, self._key, self.leads = target_steps, rate, key, leads
-        self._acted, self._cached, self._pull = acted, cached, pull
+    agent: Agent
+    source: Segments | BatchSampler | UnrollBatches
+    store: SharedState
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    _: KW_ONLY
+    target_steps: int
+    rate: Callable[[int], float]
+    """The learning rate by env steps."""
+    key: jax.Array
+    leads: bool = True
+    """One of the workers counts what all have in common."""
+    acted: Callable[[], tuple[int, Any]] | None = None
+    """Version and weights that played the steps: the gradient is taken at those, else at the live ones."""
+    cached: Callable[[], CachedPasses | None] | None = None
+    """The forward passes that were made with these weights, if there are any."""
+    pull: Callable[[], None] = lambda: None
+    """Called after each update."""
+
+    def __post_init__(self) -> None:
         self._sum: Any = None
         self._made = 0
-        compiles_itself = isinstance(source, UnrollBatches)  # an agent that learns from unrolls compiles as it sees fit
-        self._gradient = _gradient_of(agent, isinstance(source, Segments), compiled=not compiles_itself)
-        self._change = _change_of(agent)
+        compiles_itself = isinstance(
+            self.source, UnrollBatches
+        )  # an agent that learns from unrolls compiles as it sees fit
+        self._gradient = _gradient_of(self.agent, isinstance(self.source, Segments), compiled=not compiles_itself)
+        self._change = _change_of(self.agent)
 
     def step(self) -> bool:
         """One gradient, if there is something to learn from; an update if it is due."""
@@ -110,12 +111,12 @@ class HogwildWorker(Role):
         self.watch.lap("sample")
         sample, due = taken
         live = self.store.live()  # θ⁻ as it is now
-        version, weights = self._acted() if self._acted is not None else (self.stats.updates, live.weights)
-        batch, cached = agent_batch(sample), None if self._cached is None else self._cached()
+        version, weights = self.acted() if self.acted is not None else (self.stats.updates, live.weights)
+        batch, cached = agent_batch(sample), None if self.cached is None else self.cached()
         if cached is not None and len(cached.passes) == len(batch.action) - 1:
             self._sum, learned = self._gradient_of_cached(cached, batch)
         else:
-            self._sum, learned = self._gradient(self._sum, weights, live.target, batch, self._key)
+            self._sum, learned = self._gradient(self._sum, weights, live.target, batch, self.key)
         self._made += 1
         count_gradient(self.stats, sample, version, learned)
         if isinstance(self.source, UnrollBatches):
@@ -139,11 +140,11 @@ class HogwildWorker(Role):
 
     def _compile(self, weights: Any, target: Any, batch: Any) -> Any:
         """The gradient of such a batch, computed in each way in which `step` computes it."""
-        if self._cached is not None and self.agent.cached_forward is not None:
+        if self.cached is not None and self.agent.cached_forward is not None:
             return self._gradient_of_cached(_example_of_cached(self.agent, weights, batch), batch)[0]
-        gradient, _ = self._gradient(None, weights, target, batch, self._key)
+        gradient, _ = self._gradient(None, weights, target, batch, self.key)
         if isinstance(self.source, Segments) and not self.source.whole:
-            self._gradient(gradient, weights, target, batch, self._key)
+            self._gradient(gradient, weights, target, batch, self.key)
         return gradient
 
     def _gradient_of_cached(self, cached: CachedPasses, batch: Any) -> tuple[Any, Any]:
@@ -169,7 +170,7 @@ class HogwildWorker(Role):
         self.stats.age(np.array([self.stats.updates - version]))
         self.stats.learned(1)
         self.store.move_target(self.stats.env_steps, self.target_steps)
-        self._pull()
+        self.pull()
 
     def settle(self) -> None:
         self.source.settle()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -84,27 +85,24 @@ def _keep_to(cores: Sequence[int]) -> None:
         os.sched_setaffinity(0, cores)  # of this thread alone
 
 
+@dataclass(eq=False)
 class Learner(Role):
     """Owns the learner state; other workers see it through published weights."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        learned: LearnerState,
-        batches: Batches,
-        weights: Publisher,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        snapshot: Owner | None = None,
-        prefetch: TargetPrefetch | None = None,
-        *,
-        rate: Callable[[int], float],
-    ) -> None:
-        """`rate` is the learning rate by env steps."""
-        self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
-        self.stats, self.watch, self.snapshot, self.prefetch, self.rate = stats, watch, snapshot, prefetch, rate
+    agent: Agent
+    learned: LearnerState
+    batches: Batches
+    weights: Publisher
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    snapshot: Owner | None = None
+    prefetch: TargetPrefetch | None = None
+    rate: Callable[[int], float] = field(kw_only=True)
+    """The learning rate by env steps."""
+
+    def __post_init__(self) -> None:
         self._unreported: list[Learned] = []
-        weights.publish(stats.updates, learned.weights)
+        self.weights.publish(self.stats.updates, self.learned.weights)
 
     def step(self) -> bool:
         """One compiled call of updates, if as many are owed; meanwhile the next batches are sampled."""

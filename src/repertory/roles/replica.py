@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -33,32 +34,29 @@ def payload_fields(compression: Compression) -> Fields:
     return {**compression.fields, RATE: ((1,), "float32")}
 
 
+@dataclass(eq=False)
 class Replica(Role):
     """A whole learner; replica 0 also counts the updates and saves the learner snapshot."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        learned: LearnerState,
-        batches: Batches,
-        collective: Gathering,
-        compression: Compression,
-        weights: Publisher,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        snapshot: Owner,
-        *,
-        rank: int,
-        rate: Callable[[], float],
-    ) -> None:
-        """All use the learning rate `rate()` of replica 0, which comes with its gradient."""
-        self.agent, self.batches, self.collective, self.compression = agent, batches, collective, compression
-        self.weights, self.stats, self.watch, self.snapshot = weights, stats, watch, snapshot
-        self.rank, self.rate, self.newest = rank, rate, Lent()
-        self.learned = learned
-        self._residual = self._residual_before = compression.residual()
+    agent: Agent
+    learned: LearnerState
+    batches: Batches
+    collective: Gathering
+    compression: Compression
+    weights: Publisher
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    snapshot: Owner
+    _: KW_ONLY
+    rank: int
+    rate: Callable[[], float]
+    """The learning rate now; all replicas use that of replica 0, which comes with its gradient."""
+
+    def __post_init__(self) -> None:
+        self.newest = Lent()
+        self._residual = self._residual_before = self.compression.residual()
         self._waiting: tuple[Any, Learned] | None = None
-        self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
+        self._update = self.agent.compiled_update(self.compression.decode, mean=True, whole=True)
         self.version = int(self.learned.updates)
         self._count()
         self._publish(np.array(self.learned.weights))  # a copy: the next update takes the array itself
