@@ -103,7 +103,7 @@ class Homesick(CartPoleEnv):
 
 
 def homesick(home: int) -> gym.Env[Any, Any]:
-    """Can't be built by any member."""
+    """Can't be built in any worker process."""
     return gym.wrappers.TimeLimit(Homesick(home), 500)
 
 
@@ -123,7 +123,7 @@ class Quitting(CartPoleEnv):
 
 
 def quitting(code: int, mark: str) -> gym.Env[Any, Any]:
-    """Ends the process of the first member that plays ten steps."""
+    """Ends the process of the first worker that plays ten steps."""
     return gym.wrappers.TimeLimit(Quitting(code, mark), 500)
 
 

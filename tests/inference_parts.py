@@ -18,7 +18,7 @@ from repertory.channels.channel import allocate
 from repertory.channels.counters import Counters, WorkerStats
 from repertory.channels.latest import Latest
 from repertory.channels.mailbox import InferenceMailbox, InferenceReply, InferenceRequest
-from repertory.roles.inference_server import InferenceServer
+from repertory.roles.inference import InferenceServer
 from repertory.roles.policies import RemotePolicy
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -26,7 +26,7 @@ ACTIONS, ENVIRONMENTS = 4, 3
 SPEC = EnvironmentSpec(ObservationSpec((3,), "float32", (Part("number", 3),)), ACTIONS, masked=True)
 OPTIONS = ActorCriticOptions(discount=0.9, reduction="sum")
 TINY = NetworkOptions(kind="mlp", hidden=(5,))
-LSTM = replace(TINY, core=4)
+LSTM = replace(TINY, lstm_size=4)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Echo:
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.loaded: list[Any] = []
+        self.rows = self
 
     def load(self, weights: Any) -> None:
         self.loaded.append(weights)

@@ -72,8 +72,8 @@ def test_a3c_learns_from_what_it_cached_while_episodes_end_and_environments_fail
 
     def both(worker: HogwildWorker, passes: Any, batch: Any) -> tuple[Any, Any]:
         found = learn(worker, passes, batch)
-        assert worker._acted is not None
-        want, _ = worker.agent.gradient(worker._acted()[1], None, batch, None)
+        assert worker.acted is not None
+        want, _ = worker.agent.gradient(worker.acted()[1], None, batch, None)
         np.testing.assert_allclose(found[0], want, rtol=1e-2, atol=1e-4 * float(np.abs(want).max()))
         compared.append(float((batch.weight[:-1] == 0).mean()))
         return found

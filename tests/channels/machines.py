@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from repertory.channels.channel import EVERYBODY, READER, WRITER, Channel
+from repertory.channels.channel import ALL_WORKERS, READER, WRITER, Channel
 from repertory.specs import Field
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel)
@@ -105,7 +105,7 @@ class Machine(Generic[AnyChannel]):
             yield
         finally:
             self.journal.left = None
-            wrong = {name for name in self.journal.written if self.fields[name].writer not in (side, EVERYBODY)}
+            wrong = {name for name in self.journal.written if self.fields[name].writer not in (side, ALL_WORKERS)}
             assert not wrong, f"{side} wrote {wrong}, which are not its own"
 
     def act(self, side: str, work: Callable[[], Any], cut: int | None = None) -> tuple[bool, Any]:

@@ -11,7 +11,7 @@ import pytest
 from machines import Machine, Me, Pair, assert_same
 from repertory.agents.compression import make_compression
 from repertory.channels.channel import (
-    EVERYBODY,
+    ALL_WORKERS,
     READER,
     WRITER,
     Channel,
@@ -156,7 +156,7 @@ CASES: dict[str, tuple[Callable[[], Channel], Ports]] = {
         make_snapshot,
         [(WRITER, lambda m: m.channel.owner(Me()).save(state_of(3))), (WRITER, lambda m: m.channel.owner(Me()).load())],
     ),
-    "shared": (lambda: Shared("weights", lambda: STRUCTURE), [(EVERYBODY, share)]),
+    "shared": (lambda: Shared("weights", lambda: STRUCTURE), [(ALL_WORKERS, share)]),
 }
 NAMES = sorted(CASES)
 
@@ -165,7 +165,7 @@ NAMES = sorted(CASES)
 def test_every_commit_names_a_counter_of_the_same_side(name: str) -> None:
     fields = CASES[name][0]().fields()
     for field in fields.values():
-        assert field.writer in (WRITER, READER, EVERYBODY)
+        assert field.writer in (WRITER, READER, ALL_WORKERS)
         if field.commit:
             assert fields[field.commit].writer == field.writer
             assert fields[field.commit].dtype == "int64"

@@ -171,12 +171,12 @@ class Groups:
     def start(self, writer: int) -> UnrollWriter:
         """On what an earlier one has left."""
         port = self.machine.channel.writer()
-        core = lambda: self.rng.normal(size=(ENVIRONMENTS, STATE)).astype(np.float32)  # noqa: E731
+        states = lambda: self.rng.normal(size=(ENVIRONMENTS, STATE)).astype(np.float32)  # noqa: E731
         made = UnrollWriter(
             port.storage,
             writer,
             begin_unroll=lambda: None,
-            core=core,
+            states=states,
             reader=lambda: self.to[writer],
             ring=port.ring,
             dropped=self.drop,

@@ -21,10 +21,8 @@ from repertory.channels.counters import Counters
 from repertory.channels.slots import BatchSlots
 from repertory.engines.shared_memory import Bell, Block, Lifeline
 from repertory.experience.lanes import LaneStorage
-from repertory.experience.pacing import Pacing
 from repertory.experience.replay import Prioritization, Replay, Sample
-from repertory.roles.batches import BatchSampler, SamplerOptions
-from repertory.roles.memory_server import MemoryServer
+from repertory.roles.batches import BatchSampler, MemoryServer, Pacing, SamplerOptions
 from repertory.specs import Field
 from repertory.topologies.parts import GUARD
 from writers import COUNT, COUNTERS, LENGTH, episode_length, ring_back, watch_lifeline, write_for_ever

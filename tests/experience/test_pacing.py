@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from repertory.experience.pacing import Pacing
+from repertory.roles.batches import Pacing
 
 
 def learn(pacing: Pacing, env_steps: int, per_call: int, most_calls: int = 10**9) -> int:

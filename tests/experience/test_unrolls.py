@@ -470,7 +470,7 @@ def batches_of(group: Group, size: int, rings: list[int], reader: int = 0, most_
         WorkerStats(allocate(Counters("counters", 1).fields())),
         reader=reader,
         discount=GAMMA,
-        core=CORE,
+        state_size=CORE,
         updates=4,
         entropy=lambda env_steps: env_steps / 100,
         ring=lambda: rings.append(1),

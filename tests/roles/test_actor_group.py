@@ -19,7 +19,7 @@ from repertory.engines.actor_threads import Threads
 from repertory.errors import EnvironmentFailure
 from repertory.experience.lanes import FINAL
 from repertory.roles.actor import Actor, powers_of_two
-from repertory.roles.exploration import ladder
+from repertory.roles.policies import ladder
 from repertory.runs import checkpoint
 
 ENVIRONMENTS = Path(__file__).parents[1] / "fault_environments.py"

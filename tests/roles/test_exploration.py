@@ -21,8 +21,7 @@ from repertory.environments.factory import Environments, seeds
 from repertory.experience.lanes import LaneStorage
 from repertory.roles.actor import Actor
 from repertory.roles.evaluator import Evaluator
-from repertory.roles.exploration import generator, linear, random_actions
-from repertory.roles.policies import LocalPolicy
+from repertory.roles.policies import LocalPolicy, generator, linear, random_actions
 from repertory.roles.ports import Stopwatch
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -112,7 +111,7 @@ class Steady:
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
         self.wait -= 1
-        return self.answer if self.wait < 0 else None
+        return self.reply if self.wait < 0 else None
 
     def extras(self, actions: NDArray[np.integer[Any]]) -> None:
         pass

@@ -45,7 +45,7 @@ def test_actions_are_sampled_from_the_softmax(count: int) -> None:
     assert π[2] == 0
     assert np.sort(π)[1] > 0.03
     sampled = SampledActions(agent, np.random.default_rng(5))
-    sampled.load(weights)
+    sampled.rows.load(weights)
     many = InferenceRequest(*(np.repeat(x, count, axis=0) for x in asked))  # type: ignore[arg-type,type-var]
     samples = np.concatenate([sampled.reply(many).action for _ in range(8000 // count)])
     counts = np.bincount(samples, minlength=ACTIONS)
@@ -60,7 +60,7 @@ def test_log_probabilities_are_the_agents_own(count: int) -> None:
     everything = request_of(agent, MANY)
     some = InferenceRequest(*(x[:count] for x in everything))  # type: ignore[index]
     sampled = SampledActions(agent, np.random.default_rng(0))
-    sampled.load(weights)
+    sampled.rows.load(weights)
     reply = sampled.reply(some)
     assert reply.extras is not None
     assert reply.extras.shape == (1, count)
@@ -81,7 +81,7 @@ def test_what_numpy_replies_is_what_jax_replies(count: int) -> None:
     answers = []
     for one in (agent, replace(agent, numpy_forward=None)):
         sampled = SampledActions(one, np.random.default_rng(2))
-        sampled.load(weights)
+        sampled.rows.load(weights)
         answers.append([sampled.reply(asked) for _ in range(20)])
     for numpy, jitted in zip(*answers, strict=True):
         np.testing.assert_array_equal(numpy.action, jitted.action)
@@ -95,7 +95,7 @@ def test_new_weights_are_taken_at_once() -> None:
     asked, sampled = request_of(agent, 1), SampledActions(agent, np.random.default_rng(0))
     found = []
     for seed in (1, 2, 1):
-        sampled.load(vector_of(agent, seed))
+        sampled.rows.load(vector_of(agent, seed))
         sampled.rng = np.random.default_rng(0)
         found.append(float(sampled.reply(asked).extras[0, 0]))  # type: ignore[index]
     assert found[0] == found[2] != found[1]

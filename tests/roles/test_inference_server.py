@@ -23,8 +23,7 @@ from inference_parts import (
     server_of,
     vector_of,
 )
-from repertory.roles.inference import SampledActions
-from repertory.roles.inference_server import InferenceServer
+from repertory.roles.inference import InferenceServer, SampledActions
 
 
 @settings(deadline=None, max_examples=60)

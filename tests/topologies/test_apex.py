@@ -17,10 +17,10 @@ from repertory.agents.agent import Transitions
 from repertory.experience.lanes import FINAL, LaneStorage
 from repertory.experience.replay import Prioritization, Replay
 from repertory.roles.actor import Actor
-from repertory.roles.exploration import ladder
+from repertory.roles.batches import MemoryServer
 from repertory.roles.gradient_worker import GradientWorker
 from repertory.roles.learner import Learner, agent_batch
-from repertory.roles.memory_server import MemoryServer
+from repertory.roles.policies import ladder
 from repertory.roles.replica import Replica
 from repertory.runs.presets import defaults, known
 
@@ -91,7 +91,7 @@ class Seen:
 
     def __init__(self, rng: np.random.Generator, length: int) -> None:
         spec = make_spec(masked=False)
-        fields = LaneStorage.fields(spec, 1, length, valued=True)
+        fields = LaneStorage.fields(spec, 1, length, stores_values=True)
         self.lanes = LaneStorage(spec, 1, length, {name: np.zeros(f.shape, f.dtype) for name, f in fields.items()})
         self.rng = rng
         self.r: dict[int, float] = {}

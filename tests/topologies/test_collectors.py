@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inline_runs import channel_of, inline_run, lanes_of, plan_of, turns
 from repertory.channels.channel import allocate
 from repertory.channels.counters import Counters, WorkerStats
-from repertory.experience.pacing import Pacing
+from repertory.roles.batches import Pacing
 from repertory.topologies.graph import Worker
 from repertory.topologies.parts import replay_of
 from repertory.topologies.plan import Context, Plan

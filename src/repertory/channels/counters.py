@@ -1,8 +1,7 @@
-"""`Counters`: one row of plain numbers for each worker, written by it alone; numpy only.
+"""`Counters`: one row of numbers for each worker, written by that worker alone; numpy only.
 
-A worker writes its own row and reads the others'. There is one array for each entry, with a number for each worker, so
-that adding up over all touches few lines of memory. The rows outlive the worker: whoever supervises reads from them
-that it lives, what it does and what it has done.
+There is one array for each entry, with a number for each worker, so that a sum over all workers touches few lines of
+memory. The rows outlive the workers: supervisor and driver read heartbeats, progress and metrics from them.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from repertory.channels.channel import WRITER, Arrays, Channel, Place, mirror_ch
 from repertory.specs import Field
 
 RECENT = 128
-"""How many of the latest episodes, lags and ages are kept."""
+"""How many of the latest episodes, lags and ages a row holds."""
 
 ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     # supervision
     "epoch": ("int64", ()),  # which start of its process writes this row now
-    "beat": ("int64", ()),  # how often it has said that it lives, since that start
-    "starts": ("int64", ()),  # how often it was started, and its environments anew
-    "settled": ("int64", ()),  # the last pause that it has reached
-    "waiting": ("int64", ()),  # it waits for its bell
+    "beat": ("int64", ()),  # heartbeats since that start
+    "starts": ("int64", ()),  # starts of the worker and of its environments
+    "settled": ("int64", ()),  # the number of the last pause that it has reached
+    "waiting": ("int64", ()),  # it sleeps until its bell rings
     "failures": ("int64", ()),  # failures that it has recovered from by itself
     "place": ("int64", (4,)),  # environment, seed, step and worker of the step being taken; -1 = in none
     # counts of the whole run
@@ -40,7 +39,7 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "bytes_sent": ("int64", ()),
     "episodes": ("int64", ()),
     "dropped_unrolls": ("int64", ()),
-    "samples": ("int64", ()),  # steps that were learned from, each as often as it was
+    "samples": ("int64", ()),  # steps learned from, counted each time
     # what happened lately
     "episode_return": ("float64", (RECENT,)),
     "episode_length": ("int64", (RECENT,)),
@@ -52,11 +51,11 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "loss_sum": ("float64", ()),
     "entropy_sum": ("float64", ()),
     "value_sum": ("float64", ()),
-    "norms": ("int64", ()),  # gradients that updates were made of, how long they were, and how many were clipped
+    "norms": ("int64", ()),  # gradients of updates, the sum of their norms, and how many were clipped
     "norm_sum": ("float64", ()),
     "clipped": ("int64", ()),
-    "queue": ("int64", ()),  # what waits for this worker, and one more; 0 = nothing ever waits for it
-    "replies": ("int64", ()),  # requests to the policy, and how long the replies took
+    "queue": ("int64", ()),  # 1 + what waits for this worker; 0 = it has no queue
+    "replies": ("int64", ()),  # replies of the policy, and the seconds that they took
     "reply_s": ("float64", ()),
     "idle_s": ("float64", ()),
     "work": ("int64", ()),
@@ -65,12 +64,11 @@ KEPT = (
     "starts", "env_steps", "updates", "gradients", "dropped_stale", "dropped_outlier", "skipped", "bytes_sent",
     "episodes", "dropped_unrolls", "samples",
 )  # fmt: skip
-"""What a checkpoint keeps."""
+"""What a checkpoint saves."""
 COMMITS = {"episode_return": "episodes", "episode_length": "episodes", "lag": "lags", "age": "ages"}
 ORDER = tuple(sorted(ENTRIES, key=lambda name: (name not in COMMITS, name == "epoch")))
-"""In which a copy is written: what is counted, then the counts, and which start of a worker they are of."""
+"""In which a mirror writes: what is counted, then the counts, then which start of a worker they are of."""
 NOTE_BYTES = 8192
-
 
 Table: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -105,7 +103,7 @@ class Counters(Channel):
         self.arrays["note_size"][worker] = len(text)
 
     def read_note(self, worker: int) -> dict[str, Any]:
-        """What `write_note` wrote; empty if it never did, or was killed before its end."""
+        """Empty if there was none, or if the worker was killed while it wrote one."""
         size = int(self.arrays["note_size"][worker])
         return dict(json.loads(self.arrays["note"][worker, :size].tobytes())) if size else {}
 
@@ -117,7 +115,7 @@ class Counters(Channel):
             self.arrays[name][:] = state[name]
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        """`rows` are numbers of workers: those of one machine, where each has the rows of all."""
+        """`rows` are numbers of workers: those of one machine."""
         if side != WRITER:
             return 0
         workers = own_rows(self.workers, rows)
@@ -125,7 +123,7 @@ class Counters(Channel):
 
 
 def _mirror_notes(source: Arrays, target: Arrays, workers: NDArray[np.int64]) -> int:
-    """A note is taken back before it is changed; one that is being written is left for the next time."""
+    """A note is withdrawn before it is changed; one that is being written is left for the next time."""
     size, note = source["note_size"][workers], source["note"][workers]
     new = (size != target["note_size"][workers]) | ((size > 0) & (note != target["note"][workers]).any(axis=1))
     new &= (source["note_size"][workers] == size) & (source["note"][workers] == note).all(axis=1)
@@ -138,9 +136,9 @@ def _mirror_notes(source: Arrays, target: Arrays, workers: NDArray[np.int64]) ->
 
 
 class Numbers(Channel):
-    """A few arrays of numbers with one writer, each of which counts for itself; `start` says what they begin with.
+    """A few arrays of numbers with one writer; `start` gives their first values.
 
-    `names` gives the numbers of some arrays names as metrics; `tell` gives sentences, from one of a number on.
+    `names` names the numbers of some arrays as metrics; `tell` gives sentences, from one of a number on.
     """
 
     def __init__(
@@ -151,9 +149,9 @@ class Numbers(Channel):
         start: Mapping[str, Sequence[int]],
         names: Mapping[str, Sequence[str]],
         tell: Callable[[Arrays, int], list[str]],
-        **told: str,
+        **labels: str,
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.shapes, self.start, self.names, self._tell, self._told = shapes, start, names, tell, 0
 
     def fields(self) -> dict[str, Field]:
@@ -191,7 +189,7 @@ class Numbers(Channel):
         return found
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        """All of them, whatever `rows`: they have one writer."""
+        """`rows` select nothing, since there is one writer; none at all = another machine's."""
         if side != WRITER or (rows is not None and not len(rows)):
             return 0
         return sum(mirror_changed(source, target, (name,), np.arange(len(array))) for name, array in source.items())
@@ -230,62 +228,53 @@ class WorkerStats:
 
     @property
     def own_env_steps(self) -> int:
-        """Env steps of this worker."""
         return int(self._env_steps[self.worker])
 
     def played(self, env_steps: int) -> None:
-        """So many more env steps."""
         self._env_steps[self.worker] += env_steps
 
     def learned(self, updates: int) -> None:
-        """So many more updates."""
         self._updates[self.worker] += updates
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to one of the counts."""
         self.row[name] += amount
 
     def set(self, name: str, value: float) -> None:
-        """Set one of the values."""
         self.row[name] = value
 
     def beat(self) -> None:
-        """Say that this worker lives."""
         self._beat[self.worker] += 1
 
     def enter(self, epoch: int) -> None:
-        """The worker starts: what an earlier process has left of its supervision is out of date."""
+        """The worker starts: the supervision entries of an earlier process are out of date."""
         self.row["beat"] = self.row["waiting"] = 0
         self.row["place"] = -1
         self.row["epoch"] = epoch
 
     def queue(self, waiting: int) -> None:
-        """So much waits for this worker now."""
         self.row["queue"] = waiting + 1
 
     def sampled(self, steps: int) -> None:
-        """So many steps were learned from."""
         self.row["samples"] += steps
 
     def episode(self, reward: float, length: int) -> None:
-        """An episode ended."""
         at = int(self.row["episodes"]) % RECENT
         self.row["episode_return"][at] = reward
         self.row["episode_length"][at] = length
         self.row["episodes"] += 1
 
     def lag(self, lags: NDArray[np.int64]) -> None:
-        """How many updates old the policy was that acted, for each sample of a batch.
+        """Policy lag of each sample of a batch: updates since the weights that acted.
 
-        A learner that was started again counts on from what it had put away: it may have less than those who acted.
+        A learner that was started again from an older state may have fewer updates than the weights that acted.
         """
-        self._reworker("lag", np.maximum(lags, 0))
+        self._recent("lag", np.maximum(lags, 0))
 
     def age(self, ages: NDArray[np.int64]) -> None:
         """How many updates old the weights were that gradients were computed with."""
-        self._reworker("age", ages)
+        self._recent("age", ages)
 
-    def _reworker(self, name: str, values: NDArray[np.int64]) -> None:
+    def _recent(self, name: str, values: NDArray[np.int64]) -> None:
         values = values.ravel()
         if values.size > RECENT:  # evenly spread, so that all updates of a call have a say
             values = values[:: -(-values.size // RECENT)]
@@ -294,64 +283,42 @@ class WorkerStats:
         self.row[f"{name}s"] = count + values.size
 
     def replied(self, seconds: float) -> None:
-        """The policy took so long to answer."""
         self.row["replies"] += 1
         self.row["reply_s"] += seconds
 
     def loss(self, loss: Any, entropy: Any = 0.0, value: Any = 0.0) -> None:
-        """Losses of one or several updates, with the policy's entropy and the mean absolute value of each.
-
-        Those that are not finite spoil no mean.
-        """
-        losses, entropies, values = np.asarray(loss), np.asarray(entropy), np.asarray(value)
-        if losses.size == 1:
-            self._one_loss(losses.item(), entropies.item(), values.item())
-            return
-        several = np.array([losses, entropies, values], np.float64).reshape(3, -1)
-        fine = several[:, np.isfinite(several).all(axis=0)]
-        for name, total in zip(("loss_sum", "entropy_sum", "value_sum"), fine.sum(axis=1).tolist(), strict=True):
-            self.row[name] += total
-        self.row["losses"] += fine.shape[1]
-
-    def _one_loss(self, loss: float, entropy: float, value: float) -> None:
-        """The same by plain numbers, several times as fast: some learn from every single step."""
-        if math.isfinite(loss) and math.isfinite(entropy) and math.isfinite(value):
-            table, at = self.table, self.worker
-            table["loss_sum"][at] += loss
-            table["entropy_sum"][at] += entropy
-            table["value_sum"][at] += value
-            table["losses"][at] += 1
+        """Losses of one or several updates, with the policy's entropy and the mean absolute value of each."""
+        self._add("losses", loss_sum=loss, entropy_sum=entropy, value_sum=value)
 
     def gradient_norm(self, norm: Any, limit: float) -> None:
-        """Norms of the gradients of one or several updates, before those longer than `limit` are clipped; 0 = none."""
-        told = np.asarray(norm)
-        if told.size == 1:
-            self._one_norm(told.item(), limit)
-            return
-        norms = told.astype(np.float64).reshape(-1)
-        norms = norms[np.isfinite(norms)]
-        self.row["norm_sum"] += float(norms.sum())
-        self.row["clipped"] += np.count_nonzero(norms > limit) if limit > 0 else 0
-        self.row["norms"] += norms.size
+        """Norms of the gradients of one or several updates, before clipping to `limit`; 0 = no clipping."""
+        norms = np.asarray(norm)
+        self._add("norms", norm_sum=norms, clipped=(norms > limit) & (limit > 0))
 
-    def _one_norm(self, norm: float, limit: float) -> None:
-        if math.isfinite(norm):
-            table, at = self.table, self.worker
-            table["norm_sum"][at] += norm
-            table["clipped"][at] += 0 < limit < norm
-            table["norms"][at] += 1
+    def _add(self, count: str, **numbers: Any) -> None:
+        """Add up one or several numbers under each name, but for those beside which one is not finite."""
+        table, at, arrays = self.table, self.worker, [np.asarray(number) for number in numbers.values()]
+        if arrays[0].size == 1:  # by plain numbers, several times as fast: some workers learn from every single step
+            sums, added = [array.item() for array in arrays], 1
+            if not all(map(math.isfinite, sums)):
+                return
+        else:
+            several = np.array(arrays, np.float64).reshape(len(arrays), -1)
+            finite = several[:, np.isfinite(several).all(axis=0)]
+            sums, added = finite.sum(axis=1).tolist(), finite.shape[1]
+        for name, total in zip(numbers, sums, strict=True):
+            table[name][at] += total
+        table[count][at] += added
 
 
 class GroupStats:
-    """The rows of several workers, each of which does the same at once; `which` are numbers among them."""
+    """The rows of several workers; `which` are numbers among them."""
 
     def __init__(self, table: Table, workers: Sequence[int]) -> None:
         self._table, self._workers = table, np.array(workers)
 
     def add(self, name: str, which: int | NDArray[np.integer[Any]], amount: float) -> None:
-        """So much more of one of the counts, for each."""
         self._table[name][self._workers[which]] += amount
 
     def beat(self, which: int | NDArray[np.integer[Any]]) -> None:
-        """Say that these live."""
         self._table["beat"][self._workers[which]] += 1

@@ -1,4 +1,4 @@
-"""Slots for gradients: from workers to parameter servers, and among replicas that average them."""
+"""Gradients: from workers to parameter servers, and among replicas that average them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from repertory.channels.channel import (
     mirror_grown,
     own_rows,
     port,
+    under,
 )
 from repertory.specs import Field
 
 
 class GradientSlots(Channel):
-    """Gradients on their way from workers to servers: one slot for each worker and server.
+    """Gradients from workers to servers: one slot for each worker and server.
 
     `pushed` counts a worker's gradients; server s has taken `taken[s]` of them. A worker pushes again when all servers
     have taken its last one. `payloads()` gives the arrays of an encoded gradient for each server.
     """
 
-    def __init__(self, name: str, payloads: Callable[[], Sequence[Fields]], workers: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, payloads: Callable[[], Sequence[Fields]], workers: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.payloads, self.workers = payloads, workers
 
     def fields(self) -> dict[str, Field]:
@@ -59,19 +60,17 @@ class GradientSlots(Channel):
         return GradientReader(self, me.rank)
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        """`rows` are numbers of workers."""
         if side == READER:
             return mirror_grown(source, target, "taken")
         names = [name for name in source if name not in ("pushed", "taken")]
         return mirror_counted(source, target, "pushed", names, own_rows(self.workers, rows))
 
     def payload(self, server: int) -> dict[str, NDArray[Any]]:
-        prefix = f"payload{server}/"
-        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+        return under(f"payload{server}", self.arrays)
 
 
 class GradientWriter:
-    """A worker's end, of all servers."""
+    """A worker's port, to all servers."""
 
     def __init__(self, slots: GradientSlots, worker: int) -> None:
         self._arrays, self._worker = slots.arrays, worker
@@ -85,12 +84,12 @@ class GradientWriter:
 
     @property
     def ahead_of_slowest(self) -> int:
-        """Gradients that this worker has pushed more than the slowest."""
+        """How many more gradients this worker has pushed than the slowest one."""
         pushed = self._arrays["pushed"]
         return int(pushed[self._worker] - pushed.min())
 
     def push(self, versions: Sequence[int], payloads: Sequence[Mapping[str, Any]], *, wake_workers: bool) -> None:
-        """One payload for each server, computed with those versions of its slice."""
+        """One payload for each server, with the version of the slice that it was computed with."""
         self._arrays["version"][self._worker] = versions
         for arrays, payload in zip(self._payloads, payloads, strict=True):
             for name, array in arrays.items():
@@ -102,7 +101,7 @@ class GradientWriter:
 
 
 class GradientReader:
-    """One server's end."""
+    """One server's port."""
 
     def __init__(self, slots: GradientSlots, server: int) -> None:
         self._arrays, self._server, self._payload = slots.arrays, server, slots.payload(server)
@@ -118,28 +117,28 @@ class GradientReader:
         return int(self._arrays["version"][worker, self._server]), arrays
 
     def take(self, workers: NDArray[np.int64]) -> None:
-        """This server is done with these workers' gradients."""
+        """Free the slots of these workers."""
         self._arrays["taken"][self._server, workers] = self._arrays["pushed"][workers]
         self._ring()
 
 
 CHECKSUMS = 1024
-"""Versions whose checksums are kept: of bit-equal replicas they are equal."""
+"""Latest versions whose checksums are held; bit-equal replicas have equal ones."""
 GATHER_COUNTS = ("epoch", "halted", "submitted", "pause")
 BESIDE = (*GATHER_COUNTS, "checksums")
 
 
 class AllGather(Channel):
-    """Equal replicas give each other their gradients: each submits, and has everybody's once all have.
+    """Equal replicas exchange their gradients: each submits, and gets those of all once all have submitted.
 
     Each replica has two slots, and a count of its submissions that moves last. A round is complete when every count
-    has reached it. Nobody submits to the next round but one before all have taken this one, so two slots are enough.
-    Replicas are started together: `epoch` says for which of their starts a row counts. `pause` is the pause after which
-    it submitted: what was withdrawn in a later one does not count, even where nobody has heard of it yet.
+    has reached it. No replica submits to the next round but one before all have taken this one, so two slots are
+    enough. Replicas are started together: `epoch` says for which of their starts a row counts. `pause` is the pause
+    after which a replica submitted: what it withdrew in a later one does not count, even before the others know.
     """
 
-    def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.payload, self.replicas = payload, replicas
 
     def fields(self) -> dict[str, Field]:
@@ -153,11 +152,11 @@ class AllGather(Channel):
 
     @port("both")
     def replica(self, me: Any) -> Gathering:
-        """`me.epoch` is equal for all that were started together; `me.await_others` rests a moment inside a pause."""
+        """`me.epoch` is equal for all that were started together; `me.await_others` sleeps a moment inside a pause."""
         return Gathering(self.arrays, me.rank, me.epoch, self.bells.readers, me.await_others)
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        """`rows` are numbers of replicas; each machine copies those of its own, as all read and write all."""
+        """Each machine copies the rows of its own replicas, since all read and write all."""
         if side != WRITER:
             return 0
         own = own_rows(self.replicas, rows)
@@ -165,7 +164,7 @@ class AllGather(Channel):
         return moved + mirror_changed(source, target, ("checksums",), own)
 
     def _mirror_row(self, source: Arrays, target: Arrays, row: int) -> int:
-        """What was submitted since, at most two rounds of it; a row of an earlier epoch is taken back first."""
+        """What was submitted since, at most two rounds; a row of an earlier epoch is withdrawn first."""
         counts = {name: int(source[name][row]) for name in GATHER_COUNTS}  # in the order in which they are read
         known = {name: int(target[name][row]) for name in GATHER_COUNTS}
         if counts == known:
@@ -183,10 +182,10 @@ class AllGather(Channel):
 
 
 class Gathering:
-    """One replica's end.
+    """One replica's port.
 
-    `wait` is called again and again by a replica that has halted, until all have: it sleeps for a moment, and says
-    whether to wait on; None = the others take turns in this thread, where none of them runs meanwhile.
+    A replica that has halted calls `wait` until all have: it sleeps for a moment, and says whether to wait on. None =
+    the others take turns in this thread, so waiting would not end.
     """
 
     def __init__(
@@ -213,7 +212,6 @@ class Gathering:
         return bool((reached & (self._epoch == self._started)).all())
 
     def submit(self, payload: Mapping[str, Any]) -> None:
-        """This replica's part of its next round."""
         for name, array in self._payloads.items():
             array[self._rank, self._round % 2] = np.asarray(payload[name])
         self._pause[self._rank] = self._halted[self._rank]
@@ -221,7 +219,7 @@ class Gathering:
         self._ring()
 
     def poll(self) -> list[dict[str, Any]] | None:
-        """Everybody's parts, valid until this replica submits again; None while some are missing."""
+        """The payloads of all replicas, valid until this one submits again; None while some are missing."""
         if not self._all((self._submitted > self._round) & (self._pause == self._pause[self._rank])):
             return None
         slot = self._round % 2
@@ -229,7 +227,7 @@ class Gathering:
         return [{name: array[rank, slot] for name, array in self._payloads.items()} for rank in range(self.replicas)]
 
     def check(self, version: int, checksum: int) -> None:
-        """Put the checksum of the weights of this version where it can be compared with the others'."""
+        """Publish the checksum of the weights of this version, to be compared with the other replicas'."""
         self._checksums[version % CHECKSUMS] = (version, checksum)
 
     def halt(self) -> None:
@@ -243,5 +241,5 @@ class Gathering:
             pass
 
     def withdraw(self) -> None:
-        """After all have halted: the round that not all have joined was never submitted to."""
+        """After all have halted: take back what was submitted to an incomplete round."""
         self._submitted[self._rank] = self._round

@@ -1,4 +1,4 @@
-"""`Lanes`: every environment's steps in a ring of its own, written by its actor, read by whoever samples them."""
+"""`Lanes`: each environment's steps in a ring of their own, written by its actor and read by samplers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, own_rows, port
+from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, copy_rows, own_rows, port
 from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, LaneStorage
 from repertory.experience.priorities import PriorityTree
 from repertory.specs import EnvironmentSpec, Field
 
 
 class LaneCopy:
-    """Slot s of `source` becomes slot s + shift of `target`, one step of each lane at a time: readers of a ring rely on
-    a writer that is at most one slot ahead of its head.
+    """Mirrors lanes: slot s of `source` becomes slot s + shift of `target`, one step of each lane at a time, since
+    readers of a ring rely on a writer that is at most one slot ahead of its head.
 
-    Steps that are gone before they were copied leave no gap: the episode ends as truncated, and the next slot of
-    `target` holds what is still there. The same happens when `source` begins anew on empty arrays.
+    Steps that are overwritten before they were copied leave no gap: the episode ends as truncated, and the next slot of
+    `target` holds the oldest step that is left. The same happens when `source` begins anew on empty arrays.
     """
 
     def __init__(self, source: LaneStorage, target: LaneStorage, shift: NDArray[np.int64]) -> None:
@@ -46,7 +46,6 @@ class LaneCopy:
             self.target.start[late] = self.target.head[late]
 
     def _next(self, lanes: Indices) -> Indices:
-        """The slot of `source` that comes next."""
         return self.target.head[lanes] - self.shift[lanes]
 
     def _oldest(self, lanes: Indices) -> Indices:
@@ -55,12 +54,12 @@ class LaneCopy:
         return found
 
     def _leap(self, lane: int) -> None:
-        """Over slots that are gone."""
+        """Skip slots that were overwritten."""
         self.target.interrupt(np.array([lane]))
         self.shift[lane] = self.target.head[lane] - self._oldest(np.array([lane]))[0]
 
     def _one_slot(self, lanes: Indices, until: Indices) -> None:
-        """Final observations end the episode here as well, others are steps."""
+        """A final observation ends the episode, other slots are steps."""
         source, slots = self.source, self._next(lanes)
         flags, age = (array[lanes, slots % source.length] for array in (source.flags, source.age))
         frames = slots - np.minimum(age, source.spec.observation.stack - 1)
@@ -77,19 +76,19 @@ class LaneCopy:
             self._step(lanes[steps], slots[steps], flags[steps], slots[steps] + 2 <= until[steps])
 
     def _closed(self, lanes: Indices) -> NDArray[np.bool_]:
-        """Whether no episode is running here."""
+        """Whether no episode is running in `target`."""
         target, head = self.target, self.target.head[lanes]
         final = (target.flags[lanes, (head - 1) % target.length] & FINAL) != 0
         found: NDArray[np.bool_] = final | (head == target.start[lanes])
         return found
 
     def _begin(self, lane: int, slot: int) -> bool:
-        """An episode, or the rest of one: the frames before it take slots without a step. False = they are gone."""
+        """Begin an episode, or the rest of one: frames before it take slots without a step. False = they are gone."""
         source, target, stack = self.source, self.target, self.source.spec.observation.stack
         at, one = slot % source.length, np.array([lane])
         age, mask = int(source.age[lane, at]), None if source.mask is None else source.mask[lane, at][None].copy()
         frames = source.observation[lane, np.arange(slot - min(age, stack - 1), slot + 1) % source.length]
-        if slot - len(frames) + 1 < self._oldest(one)[0]:  # their writer has come round to them meanwhile
+        if slot - len(frames) + 1 < self._oldest(one)[0]:  # overwritten meanwhile
             return False
         for frame in frames[:-1]:
             self._lone_frame(lane, frame)
@@ -99,7 +98,7 @@ class LaneCopy:
         return True
 
     def _lone_frame(self, lane: int, frame: NDArray[Any]) -> None:
-        """A slot without a step; `head` before `shift`: who is cut off between them skips a step, and doubles none."""
+        """A slot without a step; `head` before `shift`: a copy cut off between them skips a step and doubles none."""
         target = self.target
         at = target.head[lane] % target.length
         target.observation[lane, at] = frame
@@ -108,14 +107,14 @@ class LaneCopy:
         self.shift[lane] += 1
 
     def _step(self, lanes: Indices, slots: Indices, flags: NDArray[np.uint8], over: NDArray[np.bool_]) -> None:
-        """`over`: the slot after it counts as well. Else a writer is just about to interrupt the episode."""
+        """`over`: the slot after it is committed as well. Else its writer is about to interrupt the episode."""
         source, stack = self.source, self.source.spec.observation.stack
         at, after = slots % source.length, (slots + 1) % source.length
         found = [array[lanes, at] for array in (source.action, source.reward, source.version)]
         values = None if source.value is None else source.value[:, lanes, at]
         seen, mask = source.observation[lanes, after], None if source.mask is None else source.mask[lanes, after]
         whole = slots >= self._oldest(lanes)
-        if not whole.all():  # its writer has come round to some meanwhile
+        if not whole.all():  # some were overwritten meanwhile
             if whole.any():
                 self._step(lanes[whole], slots[whole], flags[whole], over[whole])
             return
@@ -130,16 +129,14 @@ class LaneCopy:
 
 NEVER = 1 << 62
 OF_READERS = ("priorities", "taken", "wake_at")
-BESIDE = (*OF_READERS, "shift")
-"""Arrays that the storage of the lanes does not know."""
 
 
 class Lanes(Channel):
-    """`count` lanes of `length` slots; with `values` each step also stores what the policy thought of it.
+    """`count` lanes of `length` slots; with `values` each step also stores the policy's values.
 
-    Readers keep priorities here, where these outlive them: one tree for all lanes, or `readers` trees for as many equal
-    parts of them. `capacity` is for people: steps that all lanes hold together. `shift` is how much higher than in the
-    lanes that it mirrors a step is numbered here.
+    Readers store priorities here, which outlive them: one tree for all lanes, or `readers` trees for as many equal
+    parts of them. `capacity` is the number of steps that all lanes hold together. `shift` is how much higher a step is
+    numbered here than in the lanes that are mirrored.
     """
 
     def __init__(
@@ -152,9 +149,9 @@ class Lanes(Channel):
         values: bool = False,
         prioritized: bool = False,
         readers: int = 1,
-        **told: str,
+        **labels: str,
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.spec, self.count, self.capacity, self.values = spec, count, capacity, values
         self.prioritized, self.readers = prioritized, readers
         self.length = LaneStorage.length_for(capacity, count)
@@ -171,7 +168,7 @@ class Lanes(Channel):
 
     @property
     def nbytes(self) -> int:
-        """Memory of full lanes, with the sums of the priorities, which each reader keeps for itself."""
+        """Memory of full lanes, with the sums of the priorities, which each reader holds itself."""
         fields = self.fields()
         sums = math.prod(fields["priorities"].shape) if self.prioritized else 0
         return sum(field.nbytes for field in fields.values()) + sums
@@ -180,7 +177,7 @@ class Lanes(Channel):
         return self._storage(self.arrays)
 
     def _storage(self, arrays: Arrays) -> LaneStorage:
-        own = {name: array for name, array in arrays.items() if name not in BESIDE}
+        own = {name: array for name, array in arrays.items() if name not in (*OF_READERS, "shift")}
         return LaneStorage(self.spec, self.count, self.length, own)
 
     @port("out")
@@ -209,9 +206,9 @@ class Lanes(Channel):
             self._priorities()[:, :, : saved.shape[2]] = saved
 
     def restart(self) -> None:
-        """All of it is kept; running episodes end as truncated, as they do when a checkpoint is loaded.
+        """Running episodes end as truncated, as they do when a checkpoint is loaded; the rest stays.
 
-        An end takes a slot, which lanes that follow others have and those may not.
+        An end takes a slot, which the mirrored lanes may not have.
         """
         storage = self.storage()
         before = storage.head.copy()
@@ -220,7 +217,7 @@ class Lanes(Channel):
         self.arrays["wake_at"][:] = 0
 
     def _priorities(self) -> NDArray[np.float64]:
-        """[reader, lane, slot], live; a tree has leaves beyond those that only fill it up."""
+        """[reader, lane, slot], live; without the leaves that only fill up a tree."""
         leaves, lanes = self.arrays["priorities"], self.count // self.readers
         return leaves[:, : lanes * self.length].reshape(len(leaves), lanes, -1)
 
@@ -230,34 +227,26 @@ class Lanes(Channel):
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         """`rows` are numbers of lanes."""
         if side == READER:
-            return _mirror_whole(source, target, [name for name in OF_READERS if name in source])
+            changed = [n for n in OF_READERS if n in source and not np.array_equal(source[n], target[n])]
+            return copy_rows(source, target, changed, slice(None))
         copy = LaneCopy(self._storage(source), self._storage(target), target["shift"])
         return copy.catch_up(own_rows(self.count, rows))
 
 
-def _mirror_whole(source: Arrays, target: Arrays, names: list[str]) -> int:
-    moved = 0
-    for name in names:
-        if not np.array_equal(source[name], target[name]):
-            target[name][...] = source[name]
-            moved += source[name].nbytes
-    return moved
-
-
 class LaneWriter:
-    """An actor's end."""
+    """An actor's port."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.storage, self._wake_at, self._ring = lanes.storage(), lanes.arrays["wake_at"], lanes.bells.readers
 
     def wake_reader(self, env_steps: int) -> None:
-        """Wake whoever samples, if it waits for so many env steps of all actors together."""
+        """Wake the sampler, if it waits for so many env steps of all actors together."""
         if env_steps >= self._wake_at[0]:
             self._ring()
 
 
 class LaneReader:
-    """A sampler's end."""
+    """A sampler's port."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes, self.storage, self.wake_writers = lanes, lanes.storage(), lanes.bells.writers
@@ -268,15 +257,15 @@ class LaneReader:
         return self.storage.part(index * each, each)
 
     def priorities(self, index: int = 0) -> NDArray[np.float64] | None:
-        """Where the priorities of this reader's part lie, if there are any."""
+        """The priorities of this reader's part, live; None = not prioritised."""
         return self._lanes.arrays["priorities"][index] if self._lanes.prioritized else None
 
     @property
     def taken(self) -> NDArray[np.int64]:
-        """By lane, live: the first slot that was not yet learned from, where each step is learned from once."""
+        """By lane, live: the first slot not yet learned from, where each step is learned from once."""
         taken: NDArray[np.int64] = self._lanes.arrays["taken"]
         return taken
 
     def wake_at(self, env_steps: int | None) -> None:
-        """Actors wake this reader once they have played so many env steps; None = they need not."""
+        """Actors wake this reader after so many env steps; None = never."""
         self._lanes.arrays["wake_at"][0] = NEVER if env_steps is None else env_steps

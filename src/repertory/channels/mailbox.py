@@ -1,7 +1,5 @@
-"""`Mailbox`: requests and replies, one place for each asker.
-
-There is no queue and no lock, so nobody can die with one in hand.
-"""
+"""Mailboxes: requests and replies, one place for each asker. There is no queue and no lock that a dead worker could
+hold."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ from repertory.channels.channel import (
 )
 from repertory.specs import EnvironmentSpec, Field
 
-NOBODY = -1
-"""Is to reply to a request that is being written."""
+NO_SERVER = -1
+"""While a request is being written."""
 
 
 class InferenceRequest(NamedTuple):
@@ -50,14 +48,14 @@ class InferenceReply(NamedTuple):
 class InferenceMailbox(Channel):
     """Observations of actors without a network, and the actions that servers reply with.
 
-    `requests` counts an asker's requests, `replies` the replies to them; which server is to reply is written with the
-    request. Recurrent states lie here, so they outlive whoever replies: the old one stays until the reply counts.
+    `requests` counts an asker's requests, `replies` the replies to them; `to` is the server that is to reply. Recurrent
+    states are here, so they outlive the servers: the old one stays valid until the reply counts.
     """
 
     def __init__(
-        self, name: str, spec: EnvironmentSpec, *, askers: int, environments: int, state_size: int, **told: str
+        self, name: str, spec: EnvironmentSpec, *, askers: int, environments: int, state_size: int, **labels: str
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.spec, self.askers, self.environments, self.state_size = spec, askers, environments, state_size
 
     def fields(self) -> dict[str, Field]:
@@ -87,7 +85,7 @@ class InferenceMailbox(Channel):
         return InferenceServerPort(self.arrays, self.bells.writers, me.rank, self.state_size)
 
     def state(self) -> dict[str, Any]:
-        """The versions behind the last replies, which random actions name; requests and states go with the episodes."""
+        """The versions behind the last replies, which random actions name; the rest belongs to running episodes."""
         return {"version": self.arrays["version"].copy()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -101,12 +99,12 @@ class InferenceMailbox(Channel):
         askers = askers[source["requests"][askers] > target["requests"][askers]]
         if not len(askers):
             return 0
-        target["to"][askers] = NOBODY
+        target["to"][askers] = NO_SERVER
         names = sorted(_committed(self, "requests"), key="to".__eq__)
         return mirror_counted(source, target, "requests", names, askers)
 
     def _mirror_replies(self, source: Arrays, target: Arrays, askers: NDArray[np.int64]) -> int:
-        """Of the two states the valid one: the other may be half written, or the one that is valid in `target`."""
+        """Only the valid one of the two states: the other may be half written."""
         replies = source["replies"][askers]
         new = replies > target["replies"][askers]
         askers, replies = askers[new], replies[new]
@@ -123,7 +121,7 @@ def _committed(channel: Channel, count: str) -> list[str]:
 
 
 class InferenceAsker:
-    """The end of those who ask."""
+    """The actors' port."""
 
     def __init__(self, arrays: Arrays, bells: Bells) -> None:
         self._arrays, self._ring = arrays, bells.readers
@@ -136,9 +134,9 @@ class InferenceAsker:
         mask: NDArray[np.bool_] | None,
         first: NDArray[np.bool_],
     ) -> None:
-        """Put a request to a server. A new asker may do so while the request of the one before still waits."""
+        """Write a request for a server. A new asker may do so while the request of the one before still waits."""
         arrays = self._arrays
-        arrays["to"][asker] = NOBODY
+        arrays["to"][asker] = NO_SERVER
         arrays["observation"][asker] = observation
         arrays["first"][asker] = first
         if mask is not None:
@@ -169,20 +167,20 @@ def _states(arrays: Arrays, asker: int) -> NDArray[np.float32]:
 
 
 class InferenceServerPort:
-    """One server's end."""
+    """One server's port."""
 
     def __init__(self, arrays: Arrays, ring: Callable[[], None], rank: int, state_size: int) -> None:
         self._arrays, self._ring, self._rank, self._state_size = arrays, ring, rank, state_size
 
     def waiting(self) -> list[int]:
-        """Who waits for this server."""
+        """Askers that wait for this server."""
         arrays = self._arrays
         found = (arrays["requests"] > arrays["replies"]) & (arrays["to"] == self._rank)
         indices: list[int] = np.flatnonzero(found).tolist()
         return indices
 
     def read(self, askers: Sequence[int]) -> tuple[InferenceRequest, list[int]]:
-        """The requests of these, one behind the other, and their numbers."""
+        """The requests of these askers in one batch, and their numbers."""
         arrays, rows = self._arrays, list(askers)
         numbers: list[int] = arrays["requests"][rows].tolist()
 
@@ -197,7 +195,7 @@ class InferenceServerPort:
     def reply(self, askers: Sequence[int], numbers: Sequence[int], reply: InferenceReply, version: int) -> None:
         arrays, count = self._arrays, self._arrays["action"].shape[1]
         for index, (asker, number) in enumerate(zip(askers, numbers, strict=True)):
-            if number < arrays["requests"][asker]:  # it has begun anew since: another may have replied to that
+            if number < arrays["requests"][asker]:  # a new asker has sent another request
                 continue
             rows = slice(index * count, (index + 1) * count)
             arrays["action"][asker] = reply.action[rows]
@@ -211,14 +209,13 @@ class InferenceServerPort:
 
 
 class Episodes(NamedTuple):
-    """Returns and lengths of episodes; `unfinished` of them were cut off when time was up, and count as they stood."""
+    """Returns and lengths of episodes; `unfinished` of them were cut off by the time limit, and count as they stood."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     unfinished: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """Mean, spread and the single episodes, as JSON values."""
         return {
             "mean": float(self.returns.mean()),
             "std": float(self.returns.std()),
@@ -230,14 +227,14 @@ class Episodes(NamedTuple):
 
 
 class EvaluationMailbox(Channel):
-    """The driver asks for an evaluation of a snapshot of the weights, the evaluator replies with whole episodes.
+    """The driver requests an evaluation of a snapshot of the weights, the evaluator replies with whole episodes.
 
     `request` is the number of the evaluation, and that of its seeds. The number is odd while a request is being written
-    or was taken back.
+    or was withdrawn.
     """
 
-    def __init__(self, name: str, size: Callable[[], int], episodes: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, size: Callable[[], int], episodes: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.size, self.episodes = size, episodes
 
     def fields(self) -> dict[str, Field]:
@@ -258,7 +255,6 @@ class EvaluationMailbox(Channel):
 
     @property
     def replied(self) -> bool:
-        """Whether the last request has its reply."""
         return int(self.arrays["reply"][0]) == self.request
 
     @property
@@ -267,7 +263,7 @@ class EvaluationMailbox(Channel):
         return int(self.arrays["finished"][0])
 
     def ask(self, seeds: int, weights: NDArray[np.float32], seconds: float) -> None:
-        self.withdraw()  # first: whoever still reads or plays the one before sees that it is out of date
+        self.withdraw()  # first: an evaluator that still reads or plays the last one sees that it is out of date
         self.arrays["weights"][:] = weights
         self.arrays["seconds"][0] = seconds
         self.arrays["request"][1] = seeds
@@ -275,7 +271,7 @@ class EvaluationMailbox(Channel):
         self.bells.readers()
 
     def withdraw(self) -> None:
-        """Nobody waits for the last request any more."""
+        """The last request needs no reply any more."""
         self.arrays["request"][0] |= 1
 
     def episodes_played(self) -> Episodes:
@@ -287,7 +283,6 @@ class EvaluationMailbox(Channel):
         return EvaluationPort(self.arrays)
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:  # noqa: ARG002
-        """One asker and one evaluator: there are no `rows` to choose from."""
         if side == WRITER:
             return self._mirror_request(source, target)
         moved = mirror_changed(source, target, ("finished",), np.arange(1))
@@ -298,7 +293,7 @@ class EvaluationMailbox(Channel):
         return moved + source["reply"].nbytes
 
     def _mirror_request(self, source: Arrays, target: Arrays) -> int:
-        """An odd number goes by itself; the request in `target` is taken back before its data change."""
+        """An odd number is copied alone; the request in `target` is withdrawn before its data change."""
         number, seeds = (int(number) for number in source["request"])
         if number == int(target["request"][0]):
             return 0
@@ -307,13 +302,13 @@ class EvaluationMailbox(Channel):
             return 8
         moved = copy_rows(source, target, _committed(self, "request"), slice(None))
         target["request"][1] = seeds
-        if int(source["request"][0]) == number:  # else it was taken back meanwhile
+        if int(source["request"][0]) == number:  # else it was withdrawn meanwhile
             target["request"][0] = number
         return moved + source["request"].nbytes
 
 
 class EvaluationPort:
-    """The evaluator's end."""
+    """The evaluator's port."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -327,7 +322,7 @@ class EvaluationPort:
         return (number, seeds, weights, seconds) if self.wanted(number) else None
 
     def wanted(self, number: int) -> bool:
-        """Whether no later evaluation was asked for."""
+        """Whether no later evaluation was requested."""
         return int(self._arrays["request"][0]) == number
 
     def progress(self, finished: int) -> None:

@@ -1,7 +1,7 @@
-"""`Slots`: fixed places that are filled, handed over by a count, and handed back by another count.
+"""Slots: fixed places that are filled, handed over by a count, and handed back by another count.
 
-The filler's count of a slot moves after its data, the releaser's count after it is done with them; each has one writer.
-So a filler or releaser may be killed at any moment, and no slot is ever lost.
+The filler moves its count after the data, the releaser moves its own after it has used them. So either may be killed at
+any moment, and no slot is ever lost.
 """
 
 from __future__ import annotations
@@ -30,15 +30,46 @@ from repertory.experience.unrolls import UnrollStorage
 from repertory.specs import EnvironmentSpec, Field
 
 
+class Batches:
+    """Where a learner gets what it learns from next; what it need not do, it inherits."""
+
+    def take(self) -> Any:
+        """What one call learns from: a `Sample` or an `UnrollBatch`; None if there is not enough."""
+        raise NotImplementedError
+
+    def example(self) -> Any:
+        """A batch of the right shapes, to compile with."""
+        raise NotImplementedError
+
+    def ahead(self) -> None:
+        """A good moment to sample the next batch: the last one is being learned from."""
+
+    def release(self, sample: Any, priority: Any) -> None:
+        """The sample was learned from; `priority` are its TD errors."""
+
+    def give_back(self, sample: Any) -> None:
+        """The sample was not learned from after all."""
+
+    def settle(self) -> None:
+        """Forget what was sampled ahead, so that the state alone decides what comes next."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint saves of it, as JSON values."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Continue from that."""
+
+
 class BatchSlots(Channel):
-    """Batches on their way from a replay to a learner, and their priorities on the way back.
+    """Batches from a replay to a learner, and their priorities on the way back.
 
     Slot i of `count` is used by batches i, i + count, ... A released slot holds the errors of its steps until the
     replay has read them. `example()` gives a sample of the right shapes, of `updates` batches.
     """
 
-    def __init__(self, name: str, example: Callable[[], Sample], count: int, updates: int, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, example: Callable[[], Sample], count: int, updates: int, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.example, self.count, self.updates = example, count, updates
 
     def fields(self) -> dict[str, Field]:
@@ -64,7 +95,6 @@ class BatchSlots(Channel):
         return BatchReader(self.arrays, self.updates, self.bells.writers)
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:  # noqa: ARG002
-        """One writer and one reader: there are no `rows` to choose from."""
         count, names = ("filled", Sample._fields) if side == WRITER else ("freed", ("priority",))
         done, made = int(target[count][0]), int(source[count][0])
         if made == done:
@@ -76,7 +106,7 @@ class BatchSlots(Channel):
 
 
 class BatchWriter:
-    """The replay's end."""
+    """The replay's port."""
 
     def __init__(self, arrays: Arrays, ring: Callable[[], None]) -> None:
         self._arrays, self._ring, self.count = arrays, ring, len(arrays["weight"])
@@ -84,12 +114,10 @@ class BatchWriter:
 
     @property
     def filled(self) -> int:
-        """Batches put in so far."""
         return int(self._arrays["filled"][0])
 
     @property
     def freed(self) -> int:
-        """Batches that the learner is done with."""
         return int(self._arrays["freed"][0])
 
     def put(self, sample: Sample) -> None:
@@ -106,8 +134,8 @@ class BatchWriter:
         return self._arrays["lane"][at], self._arrays["slot"][at], self._arrays["priority"][at]
 
 
-class BatchReader:
-    """The learner's end: fulfils `Batches`."""
+class BatchReader(Batches):
+    """The learner's port."""
 
     def __init__(self, arrays: Arrays, updates: int, ring: Callable[[], None]) -> None:
         self._arrays, self._updates, self._ring, self.count = arrays, updates, ring, len(arrays["weight"])
@@ -118,11 +146,11 @@ class BatchReader:
         return int(self._arrays["freed"][0])
 
     def take(self) -> Sample | None:
-        """The oldest batch, which stays as it is until it is released."""
+        """The oldest batch, which does not change until it is released."""
         return self._at(self._freed)
 
     def next(self) -> Sample | None:
-        """The one behind that, if it is there already."""
+        """The batch after that, if it is there already."""
         return self._at(self._freed + 1)
 
     def _at(self, batch: int) -> Sample | None:
@@ -132,31 +160,18 @@ class BatchReader:
         return Sample(**{"next_mask": None, **values}).split(self._updates)
 
     def example(self) -> Sample:
-        """A sample of the right shapes, to compile with."""
         values = {name: self._arrays[name][0] for name in self._names}
         return Sample(**{"next_mask": None, **values, "weight": np.ones_like(values["weight"])}).split(self._updates)
 
-    def ahead(self) -> None:
-        """The replay samples by itself."""
-
-    def release(self, sample: Sample, priority: Any) -> None:  # noqa: ARG002  # the port's name for it
+    def release(self, sample: Sample, priority: Any) -> None:  # noqa: ARG002
         """Hand the slot back with the errors of its steps."""
         self._arrays["priority"][self._freed % self.count] = np.asarray(priority).reshape(-1)
         self._arrays["freed"][0] += 1
         self._ring()
 
-    def settle(self) -> None:
-        """What is on its way stays on its way."""
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load_state(self, state: Any) -> None:
-        """The replay keeps the stream of samples."""
-
 
 class UnrollSlots(Channel):
-    """Unrolls from groups of environments to whoever learns from them.
+    """Unrolls from groups of environments to learners.
 
     Each of `writers` owns `depth` slots of `rows` steps of `environments`; with a recurrent network, `state_size`
     numbers for each environment go with them.
@@ -172,9 +187,9 @@ class UnrollSlots(Channel):
         rows: int,
         environments: int,
         state_size: int,
-        **told: str,
+        **labels: str,
     ) -> None:
-        super().__init__(name, **told)
+        super().__init__(name, **labels)
         self.spec, self.writers, self.depth = spec, writers, depth
         self.rows, self.environments, self.state_size = rows, environments, state_size
 
@@ -202,8 +217,8 @@ class UnrollSlots(Channel):
         return UnrollPort(self.storage(), self.bells.writers)
 
     def state(self) -> dict[str, Any]:
-        """The slots that wait to be learned from; of what is half written only that it was, so that its next writer
-        drops and counts it: its episodes are gone."""
+        """The slots that wait to be learned from. Of an unroll that is half written only that it was: its episodes end
+        with the checkpoint, so its next writer drops and counts it."""
         names, ready = self._data(), self.storage().ready()
         found: dict[str, Any] = {"slots": ready} | {name: self.arrays[name].copy() for name in ("freed", "progress")}
         return found | {name: self.arrays[name][ready] for name in names}
@@ -224,7 +239,6 @@ class UnrollSlots(Channel):
         return {"unrolls_free": census.free, "unrolls_ready": census.ready, "unrolls_in_use": census.in_use}
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        """`rows` are numbers of writers."""
         if side == READER:
             return mirror_grown(source, target, "freed")
         writers = own_rows(self.writers, rows)

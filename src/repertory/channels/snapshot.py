@@ -1,4 +1,4 @@
-"""`Snapshot`: a learner state that survives its owner, and `Shared`: one live copy that all write."""
+"""`Snapshot`: a learner state that survives its owner. `Shared`: one live learner state that all workers write."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import LearnerState
 from repertory.channels.channel import (
-    EVERYBODY,
+    ALL_WORKERS,
     WRITER,
     Arrays,
     Channel,
     Place,
+    TwoCopies,
     own_rows,
     port,
     prefixed,
@@ -33,12 +34,11 @@ EVERY_S = 1.0
 class Snapshot(Channel):
     """The state of one owner, or of several that own a slice of every vector each.
 
-    `structure()` gives a learner state of the right shapes. Two copies and a count that says which one is valid: who is
-    killed while saving leaves the other copy whole.
+    `structure()` gives a learner state of the right shapes.
     """
 
-    def __init__(self, name: str, structure: Callable[[], Any], *, parts: int = 1, **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, structure: Callable[[], Any], *, parts: int = 1, **labels: str) -> None:
+        super().__init__(name, **labels)
         self.structure, self.parts = structure, parts
 
     def fields(self) -> dict[str, Field]:
@@ -58,19 +58,18 @@ class Snapshot(Channel):
 
     @port("own")
     def owner(self, me: Place) -> Owner:
-        """Of the part of this rank, if there are several."""
+        """Owns the part of this rank, if there are several."""
         return self._owner(me.rank if self.parts > 1 else 0)
 
     def _owner(self, part: int) -> Owner:
-        return Owner(self._cut(part), under(str(part), self.arrays))
+        return Owner(self._cut(part), _part(self.arrays, part))
 
     @property
     def updates(self) -> int:
-        """Updates behind the saved state."""
         return int(self._owner(0).load().updates)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The whole state as named arrays, whoever owns which part."""
+        """The whole state as named arrays, joined over all owners."""
         parts = [self._owner(part).state() for part in range(self.parts)]
         vectors = self._vectors()
         return {
@@ -79,7 +78,6 @@ class Snapshot(Channel):
         }
 
     def _vectors(self) -> set[str]:
-        """Names of the arrays that are as long as the weights."""
         structure = self.structure()
         return {name for name, leaf in _leaves(structure).items() if leaf.shape == structure.weights.shape}
 
@@ -90,52 +88,29 @@ class Snapshot(Channel):
             self._owner(part).load_state(own if self.parts > 1 else state)
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
-        if side != WRITER:
-            return 0
-        parts = own_rows(self.parts, rows).tolist()
-        return sum(_mirror_copy(under(f"{part}", source), under(f"{part}", target)) for part in parts)
+        parts = own_rows(self.parts, rows).tolist() if side == WRITER else []
+        return sum(_part(target, part).copy_from(_part(source, part)) for part in parts)
 
 
-def _mirror_copy(source: Arrays, target: Arrays) -> int:
-    """The valid copy into the spare one of the target; again if its owner saves twice meanwhile."""
-    if int(source["count"][0]) in (0, int(target["mirrored"][0])):
-        return 0
-    count, moved, spare = -1, 0, (int(target["count"][0]) + 1) % 2
-    while count != int(source["count"][0]):
-        count, moved = int(source["count"][0]), source["count"].nbytes
-        for name, array in source.items():
-            if name not in ("count", "mirrored"):
-                target[name][spare] = array[count % 2]
-                moved += array[0].nbytes
-    target["count"][0] += 1
-    target["mirrored"][0] = count  # last: who is cut off before copies once more
-    return moved
+def _part(arrays: Arrays, part: int) -> TwoCopies:
+    return TwoCopies(under(f"{part}", arrays))
 
 
 class Owner:
-    """One owner's end: `arrays` are its own part."""
+    """One owner's port to its part."""
 
-    def __init__(self, structure: Any, arrays: Arrays) -> None:
-        self._tree = jax.tree_util.tree_structure(structure)
-        self._arrays = {name: arrays[name] for name in _leaves(structure)}
-        self._count = arrays["count"]
-        self._saved = time.monotonic()
+    def __init__(self, structure: Any, part: TwoCopies) -> None:
+        self._names, self._tree = list(_leaves(structure)), jax.tree_util.tree_structure(structure)
+        self._part, self._saved = part, time.monotonic()
 
     @property
     def due(self) -> bool:
-        """Whether the last save is long enough ago."""
+        """Whether it is time for the next save."""
         return time.monotonic() - self._saved > EVERY_S
 
     def save(self, learned: LearnerState) -> None:
-        self._write(dict(zip(self._arrays, jax.tree_util.tree_leaves(learned), strict=True)))
+        self._part.write(dict(zip(self._names, jax.tree_util.tree_leaves(learned), strict=True)))
         self._saved = time.monotonic()
-
-    def _write(self, leaves: Mapping[str, Any]) -> None:
-        """The spare copy, then let it count."""
-        spare = (int(self._count[0]) + 1) % 2
-        for name, array in self._arrays.items():
-            array[spare] = np.asarray(leaves[name])
-        self._count[0] += 1
 
     def load(self) -> LearnerState:
         leaves = [jax.numpy.array(array) for array in self.state().values()]
@@ -143,34 +118,34 @@ class Owner:
         return learned
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The valid copy."""
-        return {name: array[int(self._count[0]) % 2] for name, array in self._arrays.items()}
+        found = self._part.valid()
+        return {name: found[name] for name in self._names}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        _check_shapes(state, {name: array.shape[1:] for name, array in self._arrays.items()})
-        self._write(state)
+        _check_shapes(state, {name: array.shape for name, array in self.state().items()})
+        self._part.write(state)
 
 
 class Shared(Channel):
-    """One live copy of a learner state, read and written by everybody without a lock (Hogwild: Niu et al. 2011).
+    """One live copy of a learner state, read and written by all workers without a lock (Hogwild: Niu et al. 2011).
 
     `updates()` tells how many were made: the count inside the state may lose some, as all of it may.
     """
 
     one_machine = True
 
-    def __init__(self, name: str, structure: Callable[[], Any], **told: str) -> None:
-        super().__init__(name, **told)
+    def __init__(self, name: str, structure: Callable[[], Any], **labels: str) -> None:
+        super().__init__(name, **labels)
         self.structure = structure
         self.updates: Callable[[], int] = lambda: 0
         """Set by the engine: what the workers' counters say."""
 
     def fields(self) -> dict[str, Field]:
         fields = {
-            name: Field(leaf.shape, np.dtype(leaf.dtype).name, EVERYBODY)
+            name: Field(leaf.shape, np.dtype(leaf.dtype).name, ALL_WORKERS)
             for name, leaf in _leaves(self.structure()).items()
         }
-        return {**fields, "target_copies": Field((1,), "int64", EVERYBODY)}
+        return {**fields, "target_copies": Field((1,), "int64", ALL_WORKERS)}
 
     @port("both")
     def sharer(self, me: Place | None = None) -> SharedState:  # noqa: ARG002
@@ -178,16 +153,11 @@ class Shared(Channel):
 
     @port("in")
     def reader(self, me: Place | None = None) -> SharedState:
-        """For those who only read the weights."""
         return self.sharer(me)
 
-    @property
-    def published(self) -> bool:
-        """It always is."""
-        return True
+    published = True
 
     def latest(self) -> tuple[int, NDArray[np.float32]]:
-        """A copy of the weights as they are now, whose version is the count of updates."""
         return self.sharer().latest()
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -199,31 +169,29 @@ class Shared(Channel):
             self.arrays[name][...] = np.asarray(array)
 
     def restart(self) -> None:
-        """All of it is kept."""
+        """A checkpoint saves all of it."""
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         raise NotImplementedError(f"{self.name} is one live memory: it can't be copied to another machine")
 
 
 class SharedState:
-    """One worker's end."""
-
     def __init__(self, structure: Any, arrays: Arrays, updates: Callable[[], int]) -> None:
         tree = jax.tree_util.tree_structure(structure)
         self._state: Any = jax.tree_util.tree_unflatten(tree, [arrays[name] for name in _leaves(structure)])
         self._copies, self._count = arrays["target_copies"], updates
 
     def live(self) -> LearnerState:
-        """What is there now; others write it meanwhile."""
+        """The state now; other workers write it meanwhile."""
         learned: LearnerState = self._state
         return learned
 
     def latest(self) -> tuple[int, NDArray[np.float32]]:
-        """For a policy: a copy of the weights as they are now."""
+        """The count of updates, and a copy of the weights as they are now."""
         return self._count(), self._state.weights.copy()
 
     def add(self, change: Any, statistics: Any, skipped: Any) -> None:
-        """Add the change, number by number; the optimizer's statistics are replaced by their new values."""
+        """Add a change to the weights, number by number; the optimizer's statistics are replaced."""
         state = self._state
         np.add(state.weights, np.asarray(change), out=state.weights)
         moments = jax.tree_util.tree_leaves(state.optimizer)
@@ -241,7 +209,7 @@ class SharedState:
 
 
 def _leaves(structure: Any) -> dict[str, Any]:
-    """Arrays of a learner state by a name that sorts as they stand: 00, 01, ..."""
+    """Arrays of a learner state by names that sort in their order: 00, 01, ..."""
     return {f"{index:02d}": leaf for index, leaf in enumerate(jax.tree_util.tree_leaves(structure))}
 
 
@@ -253,7 +221,7 @@ def _check_shapes(saved: Mapping[str, Any], own: Mapping[str, tuple[int, ...]]) 
 
 
 def cut_state(state: Any, size: int, at: slice) -> Any:
-    """A learner state of which every vector keeps a slice only; also of shapes."""
+    """A learner state, or its shapes, with only a slice of every vector."""
 
     def cut(leaf: Any) -> Any:
         if leaf.shape != (size,):

@@ -2,10 +2,10 @@
 
 Every observation is stored once, in its own slot, with the action taken there, the reward that followed, and how the
 step ended. An episode of L steps takes L + 1 slots: the last holds its final observation and no action, so that a
-truncated step can bootstrap from it. Slots are numbered for ever; slot s of lane e lies at `[e, s % length]`.
+truncated step can bootstrap from it. Slot numbers only grow; slot s of lane e is at `[e, s % length]`.
 
-The arrays, the write positions among them, may be given from outside (shared memory): a writer fills a slot first and
-moves `head` afterwards, so a reader never sees half a step.
+The arrays may be given from outside (shared memory): a writer fills a slot first and moves `head` afterwards, so a
+reader never sees half a step.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ class LaneStorage:
     """`count` rings of `length` slots each."""
 
     def __init__(
-        self,
-        spec: EnvironmentSpec,
-        count: int,
-        length: int,
-        arrays: Mapping[str, NDArray[Any]] | None = None,
+        self, spec: EnvironmentSpec, count: int, length: int, arrays: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         self.spec, self.count, self.length = spec, count, length
         if arrays is None:
-            arrays = {name: _allocate(field) for name, field in self.fields(spec, count, length).items()}
+            fields = self.fields(spec, count, length)
+            arrays = {name: np.zeros(field.shape, field.dtype) for name, field in fields.items()}
         self.arrays = dict(arrays)
         self.observation = self.arrays["observation"]
         self.action = self.arrays["action"]
@@ -53,10 +50,10 @@ class LaneStorage:
         self.start = self.arrays["start"]
 
     @staticmethod
-    def fields(spec: EnvironmentSpec, count: int, length: int, valued: bool = False) -> dict[str, Field]:
+    def fields(spec: EnvironmentSpec, count: int, length: int, stores_values: bool = False) -> dict[str, Field]:
         """What has to be allocated, so that memory can be counted before it is taken.
 
-        With `valued` each step also keeps what the policy thought: the value of its action, and of the best one.
+        With `stores_values` each step also has the policy's value of its action, and of the best one.
         """
         grid = (count, length)
         fields = {
@@ -69,7 +66,7 @@ class LaneStorage:
             "head": Field((count,), "int64"),
             "start": Field((count,), "int64"),
         }
-        if valued:
+        if stores_values:
             fields["value"] = Field((2, *grid), "float32", commit="head")
         if spec.masked:
             fields["mask"] = Field((*grid, spec.actions), "bool", commit="head")
@@ -82,7 +79,6 @@ class LaneStorage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def open(self) -> bool:
@@ -90,7 +86,7 @@ class LaneStorage:
         return True
 
     def begin(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """An episode begins: `observation` is what the lane's next action is chosen in."""
+        """An episode begins with `observation`, at which the lane's next action is chosen."""
         self._place(lanes, self.head[lanes], observation, mask)
         self.age[lanes, self.head[lanes] % self.length] = 0
         self.start[lanes] = self.head[lanes]
@@ -109,7 +105,8 @@ class LaneStorage:
     ) -> None:
         """One step: taken at the lane's head, it led to `observation` (the final one, where the episode ended)."""
         if len(lanes) == 1:
-            self._append_one(int(lanes[0]), action, reward, terminated, truncated, observation, mask, version, values)
+            step = (action, reward, terminated, truncated, observation, mask, version, values)
+            self._append_one(int(lanes[0]), *step)
             return
         here = self.head[lanes]
         at = here % self.length
@@ -128,19 +125,9 @@ class LaneStorage:
         if ended.any():
             self.start[lanes[ended]] = self.head[lanes[ended]]
 
-    def _append_one(
-        self,
-        lane: int,
-        action: NDArray[np.integer[Any]],
-        reward: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        observation: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        version: int | NDArray[np.int32],
-        values: NDArray[np.float32] | None,
-    ) -> None:
+    def _append_one(self, lane: int, *step: Any) -> None:
         """`append` for a single lane: plain numbers are several times faster than arrays of one."""
+        action, reward, terminated, truncated, observation, mask, version, values = step
         here, over, cut = int(self.head[lane]), bool(terminated[0]), bool(truncated[0])
         at, after = here % self.length, (here + 1) % self.length
         self.action[lane, at] = action[0]
@@ -189,11 +176,11 @@ class LaneStorage:
             self.mask[lanes, at] = True if mask is None else mask
 
     def index(self, lanes: Indices, slots: Indices) -> Indices:
-        """Where slots lie when the first two axes are read as one: `take` with it is the fastest gather."""
+        """Positions with the first two axes read as one: `take` with them is the fastest gather."""
         return lanes * self.length + slots % self.length
 
     def stacks(self, lanes: Indices, slots: Indices, index: Indices, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Observations as a network sees them: the newest frame last, none from before the episode began."""
+        """Observations as a network gets them: the newest frame last, none from before the episode began."""
         depth = self.spec.observation.stack
         frames = self.observation.reshape(-1, *self.spec.observation.shape)
         if depth == 1:
@@ -208,13 +195,13 @@ class LaneStorage:
 
     @property
     def filled(self) -> int:
-        """Slots that were written in the fullest lane, the one at its head included; all beyond them are zeros."""
+        """Slots that were written in the fullest lane, the one at its head included; the rest are zeros."""
         return self._filled(self.head)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What was written, as views, for a checkpoint: a replay that has room for more is saved without that room.
+        """What was written, as views, for a checkpoint: unused slots are not saved.
 
-        Counts are copied, those that others limit last: of a run that failed, somebody may still be writing.
+        Counts are copied first, `head` last: in a run that failed, an actor may still be writing.
         """
         counts = {name: self.arrays[name].copy() for name in ("start", "head")}
         return self._first(self._filled(counts["head"])) | counts
@@ -222,13 +209,15 @@ class LaneStorage:
     def _filled(self, head: Indices) -> int:
         return min(self.length, int(np.max(head, initial=0)) + 1)
 
+    def flags_at(self, lanes: Indices, slots: Indices) -> NDArray[np.uint8]:
+        return self.flags.take(self.index(lanes, slots))
+
     def _first(self, slots: int) -> dict[str, NDArray[Any]]:
         """The arrays with the first slots of each lane only."""
         cuts: dict[str, Any] = {"value": np.s_[:, :, :slots], "head": np.s_[:], "start": np.s_[:]}
         return {name: array[cuts.get(name, np.s_[:, :slots])] for name, array in self.arrays.items()}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what a checkpoint holds."""
         for name, array in self._first(self._filled(state["head"])).items():
             if state[name].shape != array.shape or state[name].dtype != array.dtype:
                 raise UserError(
@@ -236,8 +225,3 @@ class LaneStorage:
                     "resume with the options it was started with"
                 )
             array[...] = state[name]
-
-
-def _allocate(field: Field) -> NDArray[Any]:
-    """Memory that the system hands out when it is first written, so an unfilled replay costs nothing."""
-    return np.zeros(field.shape, field.dtype)

@@ -1,8 +1,8 @@
-"""Draws indices in proportion to their priorities. Imports NumPy only.
+"""Samples indices in proportion to their priorities. Imports NumPy only.
 
-A sum tree with 32 children to a node: a million leaves are two levels of rows under one short list, and a
-whole batch is drawn or updated by a handful of NumPy calls a level. A sum is always taken afresh from what
-it sums, never adjusted by a difference: it does not drift, and the priorities alone determine it.
+A sum tree with 32 children to a node: a million leaves are two levels of rows under one short list, and a whole batch
+is sampled or updated by a handful of NumPy calls a level. A sum is always computed afresh from what it sums, never
+adjusted by a difference: it does not drift, and the priorities alone determine it.
 
 Prioritized Experience Replay: https://arxiv.org/abs/1511.05952
 """
@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 SHIFT = 5  # a row has 2**SHIFT children
 WIDTH = 1 << SHIFT
 LONGEST_TOP = 1024  # a running sum over more than this costs more than another level
-FEW_ROWS = 32  # fewer touched rows than this are summed twice sooner than told apart
-MOST_WAITING = 1024  # calls of set whose sums may wait for the next draw
+FEW_ROWS = 32  # up to so many touched rows, summing some twice is faster than removing duplicates
+MOST_WAITING = 1024  # calls of set whose sums may wait for the next sample
 
 
 class PriorityTree:
@@ -45,7 +45,7 @@ class PriorityTree:
 
     @staticmethod
     def padded(capacity: int) -> int:
-        """How many leaves have to be given."""
+        """How many `leaves` have to be given."""
         top, depth = _height(capacity)
         return top << SHIFT * depth
 
@@ -69,7 +69,7 @@ class PriorityTree:
         """Maps numbers in [0, 1) to leaves by the inverse of the cumulative distribution; [N] to [N]."""
         total = self.total
         if not 0 < total < np.inf:
-            raise ValueError(f"cannot draw from priorities whose sum is {total}")
+            raise ValueError(f"cannot sample from priorities whose sum is {total}")
         rest = uniforms * total
         places = self._bounds[1:-1].searchsorted(rest, "right")
         rest -= self._bounds.take(places)
@@ -105,7 +105,7 @@ class PriorityTree:
         np.add.accumulate(self._top, out=self._bounds[1:])
 
     def _nearest_positive(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Steps back from leaves of priority 0, where rounding can put a draw at the very edge of a sum."""
+        """Steps back from leaves of priority 0, to which rounding can lead at the edge of a sum."""
         positive = np.flatnonzero(self._priorities)
         return positive.take(positive.searchsorted(places, "right") - 1, mode="clip")
 

@@ -1,7 +1,7 @@
 """Sampling from lanes: uniform, prioritised (Schaul et al. 2016), or only the newest; numpy only.
 
-Next observations, frame stacks and n-step returns are gathered when a batch is drawn; no sample crosses an episode's
-end. The reader keeps up with the writers by comparing `head` with what it saw last, so they need not know of it.
+Next observations, frame stacks and n-step returns are gathered when a batch is sampled; no sample crosses an episode's
+end. The reader compares `head` with what it saw last, so writers need not know of it.
 
 Sarsa bootstraps from the action taken next. After a truncated step none was taken, so with `next_actions` that step is
 left out, and returns of the steps before it stop at it: they bootstrap from its action, which is known.
@@ -9,7 +9,7 @@ left out, and returns of the steps before it stop at it: they bootstrap from its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, La
 from repertory.experience.priorities import PriorityTree
 
 LARGE = 1_024
-"""Bytes of an observation from which its buffers are worth keeping."""
+"""Bytes of an observation from which it pays to use its buffers again."""
 
 
 class Sample(NamedTuple):
-    """A batch of steps: `[batch, ...]`, or `[updates, batch, ...]` after `reshape`."""
+    """A batch of steps: `[batch, ...]`, or `[updates, batch, ...]` after `split`."""
 
     observation: NDArray[Any]
     action: NDArray[np.int32]
@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
     @property
     def updates(self) -> int:
-        """Updates that are made of it, after `split`."""
+        """After `split`."""
         return int(self.action.shape[0])
 
     @property
@@ -56,40 +56,41 @@ class Sample(NamedTuple):
 
     def split(self, updates: int) -> Sample:
         """The same as `updates` batches; weights are scaled so that each batch's largest is 1."""
-        rows = [None if x is None else x.reshape(updates, -1, *x.shape[1:]) for x in self]
-        batches = Sample(*rows)  # type: ignore[arg-type]
+        batches = self._map(lambda x: x.reshape(updates, -1, *x.shape[1:]))
         return batches._replace(weight=batches.weight / batches.weight.max(axis=1, keepdims=True))
 
     def batch(self) -> Sample:
         """The only batch of a sample that was split into one."""
-        return Sample(*[None if x is None else x[0] for x in self])  # type: ignore[arg-type]
+        return self._map(lambda x: x[0])
 
     def flat(self) -> Sample:
-        """The batches one after the other again."""
-        rows = [None if x is None else x.reshape(-1, *x.shape[2:]) for x in self]
-        return Sample(*rows)  # type: ignore[arg-type]
+        """The inverse of `split`, but for the scale of the weights."""
+        return self._map(lambda x: x.reshape(-1, *x.shape[2:]))
 
     def padded(self, size: int) -> Sample:
-        """Filled up to `size` rows by repeating the first one with no weight."""
+        """Filled up to `size` rows by repeating the first one with weight 0."""
         missing = size - len(self.weight)
         if missing <= 0:
             return self
         rows = np.concatenate([np.arange(len(self.weight)), np.zeros(missing, np.int64)])
-        filled = Sample(*[None if x is None else x[rows] for x in self])  # type: ignore[arg-type]
+        filled = self._map(lambda x: x[rows])
         filled.weight[-missing:] = 0.0
         return filled
+
+    def _map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Sample:
+        return Sample(*[None if x is None else change(x) for x in self])  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Prioritization:
-    """α, and the floor that keeps every step possible."""
+    """The exponent α, and the floor that keeps every priority positive."""
 
     exponent: float = 0.6
     floor: float = 1e-6
 
 
 class Replay:
-    """A reader of lanes that draws batches of n-step transitions."""
+    """A reader of lanes that samples batches of n-step transitions."""
 
     def __init__(
         self,
@@ -103,10 +104,10 @@ class Replay:
         buffers: int = 0,
         leaves: NDArray[np.float64] | None = None,
     ) -> None:
-        """With `buffers`, large observations are gathered into that many arrays in turn: fresh memory for each
-        batch costs as much as the gathering, but a sample is overwritten when `buffers` more were drawn.
+        """With `buffers`, large observations are gathered into that many arrays in turn: fresh memory for each batch
+        costs as much as the gathering, but a sample is overwritten after `buffers` more.
 
-        `leaves` are priorities that lie outside, where they outlive this reader; what an earlier one left is kept.
+        `leaves` are priorities in memory that outlives this reader; those of an earlier reader stay in force.
         """
         self.lanes, self.n_step, self.next_actions, self.guard = lanes, n_step, next_actions, guard
         self.discounts = discount ** np.arange(n_step + 1)
@@ -116,20 +117,19 @@ class Replay:
         self.ready = np.zeros(lanes.count, np.int64)
         self.taken = np.zeros(lanes.count, np.int64)
         self.tree = PriorityTree(lanes.count * lanes.length, leaves) if prioritization else None
-        self.valued = prioritization is not None and lanes.value is not None
+        self.stores_values = prioritization is not None and lanes.value is not None
         self.highest = 1.0 if leaves is None else max(1.0, float(leaves.max()))
         self._inherited = leaves is not None
         self._written, self._head = b"", np.zeros(lanes.count, np.int64)
         self._buffers, self._turn = [dict[str, NDArray[Any]]() for _ in range(buffers)], 0
 
     def __len__(self) -> int:
-        """Slots that can be drawn from, final observations included."""
+        """Slots that can be sampled, final observations included."""
         return int((self.ready - self.low).sum())
 
     def refresh(self) -> None:
-        """Take in what was written since the last call."""
         lanes = self.lanes
-        lookahead = self.n_step + (self.next_actions or self.valued)
+        lookahead = self.n_step + (self.next_actions or self.stores_values)
         start, head = lanes.start.copy(), lanes.head.copy()
         written = start.tobytes() + head.tobytes()
         if written == self._written:
@@ -142,7 +142,7 @@ class Replay:
         self.ready, self.low = ready, np.minimum(low, ready)
 
     def _complete(self, flags: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Whether slots with these flags hold a step, and one after which it is known what to bootstrap from."""
+        """Whether slots with these flags hold a step whose bootstrap action or observation is known."""
         steps: NDArray[np.bool_] = (flags & FINAL) == 0
         return steps & ~_cut_off(flags) if self.next_actions else steps
 
@@ -152,8 +152,8 @@ class Replay:
         return low + np.where(low > 0, self.lanes.spec.observation.stack - 1, 0)
 
     def _reprioritize(self, tree: PriorityTree, ready: Indices, low: Indices) -> None:
-        """New steps get the highest priority seen, or that of their error where the actor knew it (Ape-X: Horgan et
-        al. 2018); steps about to be overwritten get none.
+        """New steps get the highest priority so far, or that of the error that the actor computed (Ape-X: Horgan et al.
+        2018); steps about to be overwritten get 0.
         """
         lanes, slots = _ranges(np.maximum(self.ready, low), ready)
         gone_lanes, gone_slots = _ranges(self.low, np.minimum(low, self.ready))
@@ -161,13 +161,13 @@ class Replay:
         is_step = self._complete(self.lanes.flags.take(fresh))
         leaves = np.concatenate([self.lanes.index(gone_lanes, gone_slots), fresh])
         if len(leaves):
-            first = self._first_priorities(lanes, slots) if self.valued else self.highest
+            first = self._first_priorities(lanes, slots) if self.stores_values else self.highest
             if self._inherited:
                 first = self._inherit(tree, fresh, first)
             tree.set(leaves, np.concatenate([np.zeros(len(gone_lanes)), np.where(is_step, first, 0.0)]))
 
     def _inherit(self, tree: PriorityTree, fresh: Indices, first: NDArray[np.float64] | float) -> NDArray[np.float64]:
-        """Priorities that an earlier reader gave; its steps that can't be drawn any more get none."""
+        """Priorities of an earlier reader; its steps that can't be sampled any more get 0."""
         self._inherited = False
         known = tree.get(fresh)
         everywhere = np.arange(self.lanes.count * self.lanes.length)
@@ -175,10 +175,10 @@ class Replay:
         return np.where(known > 0, known, first)
 
     def _first_priorities(self, lanes: Indices, slots: Indices) -> NDArray[np.float64]:
-        """From the values that the actor saw when it took the steps; the highest where it saw none."""
-        value, kept = self.lanes.value, self.prioritization
+        """From the values that the actor computed with the steps; the highest where there are none."""
+        value, options = self.lanes.value, self.prioritization
         assert value is not None
-        assert kept is not None
+        assert options is not None
         reward, discount, after = self._n_step(lanes, slots)
         seen, best = value.reshape(2, -1)[0], value.reshape(2, -1)[1]
         after_at = self.lanes.index(lanes, after)
@@ -186,28 +186,27 @@ class Replay:
         follows = seen if self.next_actions else best
         ahead = np.where(discount == 0, 0.0, np.where(final, np.nan, follows.take(after_at)))
         error = np.abs(reward + discount * ahead - seen.take(self.lanes.index(lanes, slots)))
-        return np.where(np.isnan(error), self.highest, (error + kept.floor) ** kept.exponent)
+        return np.where(np.isnan(error), self.highest, (error + options.floor) ** options.exponent)
 
     def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0, batches: int = 1) -> Sample:
-        """`size` steps; `importance` is β, the exponent that weighs unequal sampling back.
+        """`size` steps, to be `split` into so many batches; `importance` is β, the importance sampling exponent.
 
-        They are to be `split` into so many batches: prioritised draws are spread evenly over each.
+        Prioritised samples are spread evenly over each batch.
         """
         while True:
             self.refresh()
             turn = self._turn
-            lane, slot, weight = self._draw(size, rng, importance, batches)
+            lane, slot, weight = self._choose(size, rng, importance, batches)
             sample = self.gather(lane, slot, weight)
             if self.guard == 0 or (slot >= self._oldest(self.lanes.head[lane], 1)).all():
                 return sample
-            self._turn = turn  # a writer has come round to one of these steps meanwhile: draw anew
+            self._turn = turn  # a writer has overwritten one of these steps meanwhile: sample anew
 
-    def _draw(
+    def _choose(
         self, size: int, rng: np.random.Generator, importance: float, batches: int
     ) -> tuple[Indices, Indices, NDArray[np.float32]]:
-        """Lane, slot and weight of each step drawn."""
         if self.tree is None:
-            return *self._draw_uniform(size, rng), np.ones(size, np.float32)
+            return *self._choose_uniform(size, rng), np.ones(size, np.float32)
         if self.next_actions and self.tree.total == 0:
             self._check_any_complete()
         uniforms = rng.random(size)
@@ -220,34 +219,33 @@ class Replay:
         share = self.tree.get(leaf) * (max(len(self), 1) / self.tree.total)
         return lane, slot, (share**-importance).astype(np.float32)
 
-    def _draw_uniform(self, size: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
-        """Equal chances for every step: draw among all slots, and again for those that hold no step."""
+    def _choose_uniform(self, size: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Every step has the same chance: choose among all slots, and again for those that hold no step."""
         ends = np.cumsum(self.ready - self.low)
         offset = self.low - (ends - (self.ready - self.low))
         lane, slot = np.empty(size, np.int64), np.empty(size, np.int64)
         missing = np.arange(size)
         while len(missing):
-            drawn = rng.integers(0, ends[-1], len(missing))
-            lanes = np.searchsorted(ends, drawn, side="right")
-            slots = drawn + offset[lanes]
+            numbers = rng.integers(0, ends[-1], len(missing))
+            lanes = np.searchsorted(ends, numbers, side="right")
+            slots = numbers + offset[lanes]
             lane[missing], slot[missing] = lanes, slots
-            drawn_again = missing[~self._complete(self.lanes.flags.take(self.lanes.index(lanes, slots)))]
-            if self.next_actions and len(drawn_again) == size:
+            missing = missing[~self._complete(self.lanes.flags_at(lanes, slots))]
+            if self.next_actions and len(missing) == size:
                 self._check_any_complete()
-            missing = drawn_again
         return lane, slot
 
     def _check_any_complete(self) -> None:
-        """Refuse to draw for ever."""
+        """Raise where sampling would never end."""
         lane, slot = _ranges(self.low, self.ready)
-        if not self._complete(self.lanes.flags.take(self.lanes.index(lane, slot))).any():
+        if not self._complete(self.lanes.flags_at(lane, slot)).any():
             raise UserError(
                 "Sarsa can learn from no step so far: every episode was truncated after its first step, so no action "
                 "was taken next; use --agent dqn, or an environment with longer episodes"
             )
 
     def next(self, size: int) -> Sample | None:
-        """The oldest `size` steps that were not taken yet, or None if there are fewer: learning without a memory."""
+        """The oldest `size` steps that were not taken yet, or None if there are fewer: learning without a replay."""
         lane, slot = self._untaken()
         if len(lane) < size:
             return None
@@ -263,16 +261,15 @@ class Replay:
         return self.gather(lane, slot, np.ones(len(lane), np.float32)) if len(lane) else None
 
     def _untaken(self) -> tuple[Indices, Indices]:
-        """Lane and slot of steps that can be drawn and were not taken yet."""
         self.refresh()
         lane, slot = _ranges(np.maximum(self.taken, self.low), self.ready)
-        is_step = self._complete(self.lanes.flags.take(self.lanes.index(lane, slot)))
+        is_step = self._complete(self.lanes.flags_at(lane, slot))
         return lane[is_step], slot[is_step]
 
     def most_steps_since(self, slots: Indices) -> int:
         """Steps that were taken since the lanes' heads stood at these slots, in the lane with the most of them."""
         lane, slot = _ranges(slots, self.lanes.head)
-        is_step = (self.lanes.flags.take(self.lanes.index(lane, slot)) & FINAL) == 0
+        is_step = (self.lanes.flags_at(lane, slot) & FINAL) == 0
         return int(np.bincount(lane[is_step], minlength=1).max())
 
     def unroll(self) -> Sample | None:
@@ -280,7 +277,7 @@ class Replay:
         lanes = self.lanes
         head, taken = lanes.head.copy(), np.maximum(self.taken, lanes.head - lanes.length + 2)
         lane, slot = _ranges(taken, head)
-        is_step = (lanes.flags.take(lanes.index(lane, slot)) & FINAL) == 0
+        is_step = (lanes.flags_at(lane, slot) & FINAL) == 0
         lane, slot = lane[is_step], slot[is_step]
         self.taken = head
         return self.gather(lane, slot, np.ones(len(lane), np.float32), head[lane]) if len(lane) else None
@@ -320,10 +317,10 @@ class Replay:
             return None
         if use == "now":
             self._turn = (self._turn + 1) % len(self._buffers)
-        kept = self._buffers[self._turn]
-        if use not in kept or len(kept[use]) != size:
-            kept[use] = np.empty((size, *seen.seen_shape), seen.dtype)
-        return kept[use]
+        arrays = self._buffers[self._turn]
+        if use not in arrays or len(arrays[use]) != size:
+            arrays[use] = np.empty((size, *seen.seen_shape), seen.dtype)
+        return arrays[use]
 
     def _n_step(
         self, lane: Indices, slot: Indices, until: Indices | None = None
@@ -345,25 +342,26 @@ class Replay:
         return reward.astype(np.float32), discount.astype(np.float32), slot + steps
 
     def update_priorities(self, lane: Indices, slot: Indices, errors: NDArray[np.float32]) -> None:
-        """Priorities of steps just learned from; steps overwritten and errors that are no numbers are ignored."""
+        """Steps that were overwritten and errors that are not finite are ignored."""
         if self.tree is None or self.prioritization is None:
             return
         lane, slot, errors = lane.ravel(), slot.ravel(), errors.ravel()
         values = (errors.astype(np.float64) + self.prioritization.floor) ** self.prioritization.exponent
-        kept = (slot >= self.low[lane]) & np.isfinite(values)
-        if not kept.all():
-            lane, slot, values = lane[kept], slot[kept], values[kept]
+        valid = (slot >= self.low[lane]) & np.isfinite(values)
+        if not valid.all():
+            lane, slot, values = lane[valid], slot[valid], values[valid]
         if len(values):
             self.highest = max(self.highest, float(values.max()))
             self.tree.set(self.lanes.index(lane, slot), values)
 
     def state(self) -> dict[str, Any]:
         """What the lanes themselves do not hold."""
-        tree = {} if self.tree is None else {"priorities": self._by_lane(self.tree)[:, : self.lanes.filled]}
+        tree, shape = {}, (self.lanes.count, self.lanes.length)
+        if self.tree is not None:
+            tree = {"priorities": self.tree.state()["priorities"].reshape(shape)[:, : self.lanes.filled]}
         return {"low": self.low, "ready": self.ready, "taken": self.taken, "highest": self.highest, "tree": tree}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue as if never interrupted."""
         self.low, self.ready, self.taken = (np.array(state[name]) for name in ("low", "ready", "taken"))
         self.highest = float(state["highest"])
         self._written = b""
@@ -371,10 +369,6 @@ class Replay:
             saved, priorities = state["tree"]["priorities"], np.zeros((self.lanes.count, self.lanes.length))
             priorities[:, : saved.shape[1]] = saved
             self.tree.load_state({"priorities": priorities.ravel()})
-
-    def _by_lane(self, tree: PriorityTree) -> NDArray[np.float64]:
-        """Priorities as [lane, slot]."""
-        return tree.state()["priorities"].reshape(self.lanes.count, self.lanes.length)
 
 
 def _cut_off(flags: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -385,9 +379,9 @@ def _cut_off(flags: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 @cache
 def _strata(size: int, batches: int) -> NDArray[np.float64]:
-    """Which of `size` equal parts of the priorities' sum each draw is from (Schaul et al. 2016, appendix B.2.1).
+    """Which of `size` equal parts of the priorities' sum each number is from (Schaul et al. 2016, appendix B.2.1).
 
-    A batch takes every `batches`-th part, so that each goes over the whole sum.
+    A batch takes every `batches`-th part, so that each covers the whole sum.
     """
     return np.arange(float(size)).reshape(-1, batches).T.reshape(-1)
 

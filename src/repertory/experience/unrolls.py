@@ -1,19 +1,20 @@
 """Unrolls: fixed numbers of steps in slots that are handed over by their index; numpy only.
 
-Each writer (one group of environments) owns a few slots of `rows + 1` observations. Row t holds what was seen, what was
-done there and what came of it; the last row only what was seen. An environment whose episode ended spends the next row
-being reset: the row holds the final observation and no step, so that a truncated step can bootstrap from it.
+Each writer (one group of environments) owns a few slots of `rows + 1` observations. Row t holds observation, action and
+reward; the last row only an observation. An environment whose episode ended spends the next row being reset: the row
+holds the final observation and no step, so that a truncated step can bootstrap from it.
 
 A slot is free while its writer has filled it as often as a reader has freed it, else it is ready. Counts are moved
 after the data, each by one side only; so a writer or reader may be killed at any moment, and no slot is ever lost.
 
 No clock says which unroll is older, since writers and readers may be on different machines: a reader takes slots in the
-order in which it first saw them ready, and those of one look by how many unrolls their writers had handed over.
+order in which it first saw them ready, and those it saw at once by how many unrolls their writers had handed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class UnrollBatch(NamedTuple):
-    """UnrollStorage side by side, `[rows + 1, unrolls]`; what they mean is said where they are learned from."""
+    """Unrolls side by side, `[rows + 1, unrolls]`; `agents/` explains how they are learned from."""
 
     observation: NDArray[Any]
     action: NDArray[np.int32]
@@ -42,11 +43,10 @@ class UnrollBatch(NamedTuple):
     version: NDArray[np.int64]
     """`[slots, rows]`: of the weights that acted."""
     updates: int
-    """Updates that are made of it."""
 
     @property
     def steps(self) -> int:
-        """Steps that are learned from; rows of resets weigh nothing."""
+        """Steps that are learned from; rows of resets have weight 0."""
         return int(np.count_nonzero(self.weight))
 
     def versions(self) -> NDArray[np.int64]:
@@ -55,7 +55,7 @@ class UnrollBatch(NamedTuple):
 
 
 class Census(NamedTuple):
-    """What the slots are doing: together they are all there are."""
+    """How many slots are in each condition."""
 
     free: int
     ready: int
@@ -78,7 +78,6 @@ class UnrollStorage:
     def fields(
         spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, state_size: int
     ) -> dict[str, Field]:
-        """What has to be allocated."""
         slots, seen = writers * depth, spec.observation
         grid = (slots, rows + 1, environments)
         fields = {
@@ -101,7 +100,7 @@ class UnrollStorage:
         return fields
 
     def ready(self, reader: int | None = None) -> Indices:
-        """Slots that wait to be learned from, by this reader, the oldest first."""
+        """Slots that wait for this reader, or for any, the oldest first."""
         filled = self.filled.copy()
         waiting = filled > self.freed
         self._note(np.flatnonzero(waiting & (filled != self._seen)), filled)
@@ -118,16 +117,14 @@ class UnrollStorage:
         self._places += len(slots)
 
     def free(self, slots: Indices) -> None:
-        """They were learned from, or are not wanted."""
         self.freed[slots] = self.filled[slots]
 
     def census(self) -> Census:
-        """Slots by what they are doing; in use are those being written."""
+        """In use are the slots that are being written."""
         ready, writing = int((self.filled > self.freed).sum()), int((self.arrays["progress"] > 0).sum())
         return Census(self.count - ready - writing, ready, writing)
 
     def gather(self, slots: Indices, discount: float, entropy: float, state_size: int, updates: int) -> UnrollBatch:
-        """The unrolls in these slots, side by side."""
         flags = self._columns("flags", slots)
         weight = ((flags & FINAL) == 0).astype(np.float32)
         weight[-1] = 0.0
@@ -170,8 +167,9 @@ class UnrollStorage:
         return seen
 
 
+@dataclass(eq=False)
 class UnrollWriter:
-    """Where one group of environments writes its steps.
+    """Writes the steps of one group of environments.
 
     `begin_unroll` is called before the first step of each; `states` gives the recurrent states of that moment.
 
@@ -180,25 +178,22 @@ class UnrollWriter:
     in the same step, since environments here take a step of their own to begin an episode (NEXT_STEP autoreset).
     """
 
-    def __init__(
-        self,
-        unrolls: UnrollStorage,
-        writer: int,
-        *,
-        begin_unroll: Callable[[], None],
-        states: Callable[[], NDArray[np.float32]],
-        reader: Callable[[], int],
-        ring: Callable[[], None],
-        dropped: Callable[[], None],
-    ) -> None:
-        self.unrolls, self.writer = unrolls, writer
-        self.begin_unroll, self.states, self.reader = begin_unroll, states, reader
-        self.ring, self.dropped = ring, dropped
+    unrolls: UnrollStorage
+    writer: int
+    _: KW_ONLY
+    begin_unroll: Callable[[], None]
+    states: Callable[[], NDArray[np.float32]]
+    reader: Callable[[], int]
+    ring: Callable[[], None]
+    dropped: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        unrolls, writer = self.unrolls, self.writer
         own = writer * unrolls.depth + np.arange(unrolls.depth)
         self._own: list[int] = own.tolist()
         self._next = int(unrolls.filled[own].sum()) % unrolls.depth
         self._progress = unrolls.arrays["progress"][writer : writer + 1]
-        if self._progress[0]:  # whoever wrote here before did not come to its end
+        if self._progress[0]:  # an earlier writer was cut off in the middle of an unroll
             self.interrupt()
         seen, count = unrolls.spec.observation, unrolls.environments
         self._frames = np.zeros((seen.stack, count, *seen.shape), seen.dtype)
@@ -226,7 +221,7 @@ class UnrollWriter:
         return True
 
     def _free_slot(self) -> int | None:
-        """The next one in turn; another where that one still waits: of several readers one may be slow."""
+        """The next one in turn; another where that one still waits: one of several readers may be slow."""
         filled, freed, depth = self.unrolls.filled, self.unrolls.freed, self.unrolls.depth
         for _ in range(depth):
             slot, self._next = self._own[self._next], (self._next + 1) % depth
@@ -244,14 +239,13 @@ class UnrollWriter:
         self.ring()
 
     def _note(self) -> None:
-        """What is known of the row that comes next, besides its observation."""
+        """Write what is known of the next row, besides its observation."""
         arrays, at = self.unrolls.arrays, (self._slot, self._row)
         arrays["age"][at] = self._age
         if self._mask is not None:
             arrays["mask"][at] = self._mask
 
     def begin(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Episodes begin here."""
         self._see(lanes, observation, mask)
         self._age[lanes] = 0
         if self._slot is not None:
@@ -269,7 +263,7 @@ class UnrollWriter:
         version: int,
         values: NDArray[np.float32] | None = None,
     ) -> None:
-        """A row: steps in these lanes, in the others none; then what they led to."""
+        """A row: steps in these lanes, in the others none; then the observations that they led to."""
         arrays, at = self.unrolls.arrays, (self._slot, self._row)
         if len(lanes) < self.unrolls.environments:
             arrays["flags"][at] = FINAL
@@ -290,7 +284,7 @@ class UnrollWriter:
         self._write_row(whole=len(lanes) == self.unrolls.environments)
 
     def _write_row(self, whole: bool = True) -> None:
-        """What is known of the next row; the last one is all that an unroll waits for."""
+        """Write what is known of the next row; with a whole last row, the unroll is handed over."""
         self._note()
         depth = self._frames.shape[0]
         self.unrolls.arrays["observation"][self._slot, self._row + depth - 1] = self._frames[-1]
@@ -302,8 +296,8 @@ class UnrollWriter:
         if self._mask is not None:
             self._mask[lanes] = True if mask is None else mask
 
-    def interrupt(self, lanes: Indices | None = None) -> None:  # noqa: ARG002  # the port's name for it
-        """What was written of an unroll is dropped, and counted."""
+    def interrupt(self, lanes: Indices | None = None) -> None:  # noqa: ARG002
+        """Drop and count an unroll that was begun."""
         self._slot, self._row = None, 0
         if self._progress[0] > 1:
             self.dropped()

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from repertory.channels.counters import GroupStats, WorkerStats
 from repertory.environments.factory import Environments, Step
-from repertory.roles.exploration import EpsilonGreedy, Move, generator
-from repertory.roles.ports import ExperienceSink, Policy, Stopwatch, Unwatched
+from repertory.roles.policies import EpsilonGreedy, Move, generator
+from repertory.roles.ports import ExperienceSink, Policy, Role, Stopwatch, Unwatched
 
 
 class Record:
@@ -21,33 +21,31 @@ class Record:
     """
 
     def __init__(
-        self, experience: ExperienceSink, policy: Policy, pages: Sequence[WorkerStats], lanes: NDArray[np.int64]
+        self, experience: ExperienceSink, policy: Policy, stats: Sequence[WorkerStats], lanes: NDArray[np.int64]
     ) -> None:
-        self.experience, self.policy, self.pages, self.lanes = experience, policy, pages, lanes
-        self.counters = GroupStats(pages[0].table, [stats.worker for stats in pages])
+        self.experience, self.policy, self.stats, self.lanes = experience, policy, stats, lanes
+        self.counters = GroupStats(stats[0].table, [one.worker for one in stats])
         self.share(np.zeros(lanes.shape), np.zeros(lanes.shape, np.int64))
 
     def share(self, returns: NDArray[np.float64], lengths: NDArray[np.int64]) -> None:
-        """Keep returns and lengths of running episodes in these arrays from now on, [actors, environments of each]."""
         self.returns, self.lengths = returns, lengths
-        self._rows = list(zip(self.lanes, self.pages, returns, lengths, strict=True))
+        self._rows = list(zip(self.lanes, self.stats, returns, lengths, strict=True))
 
     @classmethod
     def joined(cls, records: Sequence[Record]) -> Record:
-        """One record for the actors of all, which share its arrays from now on."""
-        first, pages = records[0], [stats for record in records for stats in record.pages]
-        whole = cls(first.experience, first.policy, pages, np.concatenate([record.lanes for record in records]))
+        """One record for the actors of all, which use its arrays from now on."""
+        first, stats = records[0], [one for record in records for one in record.stats]
+        whole = cls(first.experience, first.policy, stats, np.concatenate([record.lanes for record in records]))
         for at, record in enumerate(records):
             record.share(whole.returns[at : at + 1], whole.lengths[at : at + 1])
         return whole
 
     def restart(self, actor: int) -> None:
-        """Episodes that were running count in no statistic."""
+        """Episodes that were running are not counted."""
         self.returns[actor] = 0.0
         self.lengths[actor] = 0
 
     def store(self, actor: int, move: Move, step: Step) -> None:
-        """What an actor's move led to."""
         lanes, stats, returns, lengths = self._rows[actor]
         if step.no_boundary:
             self._append(lanes, move, step)
@@ -71,20 +69,11 @@ class Record:
         self.returns[actors] += step.reward.reshape(len(actors), -1)
 
     def _append(self, lanes: NDArray[np.int64], move: Move, step: Step) -> None:
-        self.experience.append(
-            lanes,
-            move.actions,
-            step.reward,
-            step.terminated,
-            step.truncated,
-            step.observation,
-            step.mask,
-            move.version,
-            move.extras,
-        )
+        ends, seen = (step.terminated, step.truncated), (step.observation, step.mask)
+        self.experience.append(lanes, move.actions, step.reward, *ends, *seen, move.version, move.extras)
 
     def _append_stepped(self, lanes: NDArray[np.int64], move: Move, step: Step) -> int:
-        """Environments that were only reset took no step; how many did."""
+        """Only environments that were stepped, not those that were only reset; returns how many were."""
         taken = int(np.count_nonzero(step.stepped))
         if taken < len(lanes):
             rows = np.flatnonzero(step.stepped)
@@ -103,7 +92,6 @@ class Record:
     def _account(
         self, stats: WorkerStats, returns: NDArray[np.float64], lengths: NDArray[np.int64], step: Step
     ) -> None:
-        """Returns and lengths of episodes, as they end."""
         lengths += step.stepped
         returns += step.reward * step.stepped
         ended = (step.terminated | step.truncated) & step.stepped
@@ -114,12 +102,11 @@ class Record:
             lengths[ended] = 0
 
 
-class Actor:
-    """One vector of environments and the policy that plays them; `may_play` holds it back.
+class Actor(Role):
+    """Plays one vector of environments with a policy, while `may_play()`.
 
-    `may_ask` is asked right after a step: whether the next actions may be chosen at once.
-
-    `start` tells the streams of actors apart that have the same rank, one after the other.
+    `may_ask()` says right after a step whether the next actions may be requested at once. `start` makes the random
+    streams of actors different that have the same rank, one after the other.
     """
 
     def __init__(
@@ -147,7 +134,6 @@ class Actor:
         self._move: Move | None = None
 
     def restart(self, seeds: list[int]) -> None:
-        """Begin anew in every environment."""
         self.observation, self.mask = self.environments.reset(seeds)
         self.experience.begin(self.lanes, self.observation, self.mask)
         self.policy.reset(slice(None))
@@ -155,14 +141,13 @@ class Actor:
         self._exploration.pending, self._move = False, None
 
     def warm_up(self) -> None:
-        """After `restart`: compile what answers for the policy."""
         self.policy.warm_up(self.observation, self.mask)
 
     def step(self) -> bool:
         """One step in every environment, once the policy has replied; then the request for the next one.
 
-        Asking last lets the environments play while a learner in the same process is still computing the weights that
-        the reply waits for.
+        With the request at the end, the environments play while a learner in the same process computes the weights
+        that the reply needs.
         """
         if not (self.may_play() and self.experience.open()):
             return False
@@ -185,33 +170,28 @@ class Actor:
             return self._exploration.poll()
         return self._exploration.choose(self.observation, self.mask, self.epsilon(self.stats.env_steps))
 
-    def settle(self) -> None:
-        """Nothing of an actor must be put away: its steps lie in the lanes."""
-
     def close(self) -> None:
-        """Close the environments."""
         self.environments.close()
 
     def state(self) -> dict[str, Any]:
-        """The exploration stream; the environments themselves start anew."""
+        """The exploration stream; the environments start anew."""
         return {"rng": dict(self.rng.bit_generator.state), "policy": self.policy.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the exploration stream."""
         self.rng.bit_generator.state = dict(state["rng"])
         self.policy.load_state(state["policy"])
 
 
 T = TypeVar("T")
 Played = tuple[int, Move, Step]
-"""A worker, its move, and what came of it."""
+"""The number of an actor in its group, its move, and the result."""
 
 
 class ActorGroup:
-    """Workers are numbers among `actors`. Their policy replies at once; `may_play` holds all of them back.
+    """Actors of one process that share a policy, which replies at once; `may_play` holds all of them back.
 
-    With `any_number` the policy is asked about all idle workers at once; else in powers of two, since each number may
-    have to be compiled. `now` gives seconds, by which the time of those who are held back is counted.
+    `workers` are numbers of actors in the group. With `any_number` the policy gets the requests of all idle workers at
+    once; else in powers of two, since each number may have to be compiled. `now` gives seconds, for the idle time.
     """
 
     def __init__(
@@ -226,7 +206,7 @@ class ActorGroup:
         self.actors, self.policy, self.may_play, self.any_number = list(actors), policy, may_play, any_number
         self.record = Record.joined([actor.record for actor in actors])
         self.resting = True
-        """Nobody plays on, and no time counts as idle."""
+        """In a pause: no worker takes a step, and no time counts as idle."""
         self.idle: list[int] = []
         """Workers that have no step under way."""
         self._exploration = EpsilonGreedy(policy, actors[0].rng, actors[0].environments.spec.actions)
@@ -236,7 +216,7 @@ class ActorGroup:
         self._now, self._since, self._held = now, now(), np.zeros(0, np.int64)
 
     def warm_up(self) -> None:
-        """Compile for each number of workers that the policy may be asked about at once."""
+        """Compile for each number of workers whose requests may be one batch."""
         spec = self.actors[0].environments.spec
         for power in range(0 if self.any_number else len(self.actors).bit_length()):
             rows = self._each << power
@@ -244,19 +224,19 @@ class ActorGroup:
             self.policy.warm_up(observation, np.ones((rows, spec.actions), np.bool_) if spec.masked else None)
 
     def beat(self) -> None:
-        """Say that idle workers live; of the others only their environments know."""
+        """Heartbeat of the idle workers; the others beat when their environments return."""
         self.count_idle()
         self.record.counters.beat(self._held)
 
     def count_idle(self) -> None:
-        """Add up the time in which workers are held back; that of a pause is nobody's."""
+        """Add up the time in which workers are held back, except in a pause."""
         now = self._now()
         if not self.resting:
             self.record.counters.add("idle_s", self._held, now - self._since)
         self._held, self._since = np.array(self.idle, np.int64), now
 
     def take(self, returned: Sequence[tuple[int, Step | None]]) -> None:
-        """Store what came of the workers' moves; None = a worker is ready for its first one."""
+        """Store the results of the workers' moves; None = a worker is ready for its first move."""
         alike: dict[int, list[Played]] = {}
         for worker, step in returned:
             move = self.withdraw(worker)
@@ -274,7 +254,7 @@ class ActorGroup:
                 self._take_several(some)
 
     def withdraw(self, worker: int) -> Move | None:
-        """The move under way is no more: what it led to came back, or its environments failed."""
+        """The move is no longer under way: its result came back, or the environments failed."""
         move, self._moves[worker] = self._moves[worker], None
         return move
 
@@ -285,7 +265,7 @@ class ActorGroup:
         actor.observation, actor.mask = step.onward()
 
     def _take_several(self, played: Sequence[Played]) -> None:
-        """Steps in which no episode ended or began, by actions of the same version, as one."""
+        """Store steps without an episode boundary, by actions of the same version, in one call."""
         workers, moves, steps = zip(*played, strict=True)
         actions, rows = np.concatenate([move.actions for move in moves]), np.array(workers)
         move = Move(actions, moves[0].version, _joined([move.extras for move in moves], axis=1))
@@ -298,7 +278,7 @@ class ActorGroup:
             actor.observation, actor.mask = step.observation, step.mask
 
     def go_on(self, start: Callable[[int, Callable[..., Step], Any], None]) -> bool:
-        """Let all idle workers take their next step by `start(worker, step, actions)`; False = they may not."""
+        """All idle workers take their next step with `start(worker, step, actions)`; False = they may not."""
         if self.resting or not self.idle:
             return True
         if not (self.may_play() and self.record.experience.open()):
@@ -317,7 +297,7 @@ class ActorGroup:
         return True
 
     def choose(self, workers: Sequence[int]) -> list[Move]:
-        """Their next moves, each by its actor's ε."""
+        """The next move of each, with its actor's ε."""
         actors = [self.actors[worker] for worker in workers]
         if len(actors) == 1:
             move = actors[0].choose()
@@ -333,17 +313,15 @@ class ActorGroup:
         return [Move(actions[cut], version, None if extras is None else extras[:, cut]) for cut in cuts]
 
     def state(self) -> dict[str, Any]:
-        """What each actor keeps."""
         return {"actors": [actor.state() for actor in self.actors]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take that over."""
         for actor, saved in zip(self.actors, state["actors"], strict=True):
             actor.load_state(saved)
 
 
 def powers_of_two(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """In pieces whose lengths are powers of two, the largest first."""
+    """Pieces whose lengths are powers of two, the largest first."""
     while items:
         size = 1 << (len(items).bit_length() - 1)
         yield items[:size]
@@ -351,6 +329,6 @@ def powers_of_two(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _joined(parts: Sequence[NDArray[Any] | None], axis: int = 0) -> NDArray[Any] | None:
-    """One array, if there is any: all have one, or none."""
+    """One array, if there is any: all have one, or none has."""
     there = [part for part in parts if part is not None]
     return np.concatenate(there, axis=axis) if there else None

@@ -1,8 +1,7 @@
-"""How many predictors, trainers and agents are at work: changed one at a time, and back if fewer trainings came of it.
+"""Adjusts how many predictors, trainers and agents are active, by the number of trainings a second.
 
-Babaeizadeh et al. 2017, section 4: "annealing" of N_P, N_T and N_A by the number of trainings a second; sees only a
-counter and the numbers themselves. Their released code changes all three at once; this changes one, as the paper says,
-but not always by one: from 2 agents to 20 that would take many periods.
+Babaeizadeh et al. 2017, section 4: "annealing" of N_P, N_T and N_A. Their released code changes all three at once; this
+changes one, as the paper says, but not always by one: from 2 agents to 20 that would take many periods.
 """
 
 from __future__ import annotations
@@ -14,23 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.roles.ports import Role
 from repertory.specs import Field
 
 PATH = 4096
 WARM_UP = 0.25
 """Share of each period that is not counted: the numbers have just changed."""
-
-
 LARGEST = 8
-"""The most that a number is changed by at once."""
+"""The largest change of a number at once."""
 CLEARLY = 1.1
-"""A change that brings so many times the trainings is kept at once; a smaller gain has to be seen twice."""
+"""A change that gives so many times the trainings is kept at once; a smaller gain has to be seen twice."""
 SHORTEST_REST, LONGEST_REST = 2, 16
 """Periods without a trial when no change was any good, at first and at most."""
 
 
 def judgements(arrays: Mapping[str, NDArray[Any]], since: int) -> list[str]:
-    """What came of the numbers at work, from the `since`-th period on; a sentence each."""
+    """The adjustments from the `since`-th period on, and whether they were kept; a sentence each."""
     count = int(arrays["count"][0])
     rows = arrays["path"][np.arange(max(since, count - PATH), count) % PATH].tolist()
     return [
@@ -40,15 +38,15 @@ def judgements(arrays: Mapping[str, NDArray[Any]], since: int) -> list[str]:
     ]
 
 
-class Adjuster:
-    """Climbs over the numbers at work, and never keeps a step down.
+class Adjuster(Role):
+    """Hill climbing over the three numbers.
 
-    A change that is kept is made again, twice as large, until one is taken back; then another is drawn of those that
-    were not tried since. The rate to beat is that of the numbers in force, measured anew whenever they stay, so that a
-    lucky measurement does not hold everything back. A small gain may be luck as well: the old numbers are measured
-    anew, and the same change has to do it again; else the numbers would drift wherever it makes little difference.
+    A change that is kept is made again, twice as large, until one is taken back; then another change is chosen of those
+    that were not tried since. The rate to beat is that of the numbers in force, measured anew whenever they stay, so
+    that one lucky measurement does not block every change. A small gain may be luck as well: the old numbers are
+    measured anew, and the same change has to gain again; else the numbers would drift where it makes little difference.
 
-    Trials of what is worse cost trainings. When all were tried in vain it rests, each time twice as long.
+    Trials of worse numbers cost trainings. When all were tried in vain it rests, each time twice as long.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Adjuster:
         start: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Of one that is started again, `start` says the how-manyth time it is; it begins with what was kept."""
+        """`start` counts the starts of this worker; each begins with the numbers that were kept."""
         self.active, self.path, self._count = arrays["active"], arrays["path"], arrays["count"]
         self.most, self.trainings, self.period_s, self.now = most, trainings, period_s, now
         self.rng = np.random.default_rng([seed, start, 6])
@@ -78,15 +76,12 @@ class Adjuster:
 
     @staticmethod
     def fields() -> dict[str, Field]:
-        """What has to be allocated: the numbers at work, those of before while these are on trial, and the path."""
+        """The numbers in force, those before while a change is on trial, and the path of all periods."""
         numbers = Field((3,), "int64")
         return {"active": numbers, "kept": numbers, "path": Field((PATH, 6), "float64"), "count": Field((1,), "int64")}
 
-    def warm_up(self) -> None:
-        """Nothing is compiled."""
-
     def step(self) -> bool:
-        """Judge the last change when its time is over, and make the next."""
+        """Judge the last change when its period is over, and make the next."""
         now = self.now()
         if self._began is None:
             self._began = now
@@ -124,7 +119,6 @@ class Adjuster:
             self.active[:] = self._kept
 
     def _change(self, *, again: bool) -> None:
-        """One of the three, within its limits."""
         moves = [
             (which, step) for which in range(3) for step in (-1, 1) if 1 <= self._kept[which] + step <= self.most[which]
         ]
@@ -142,7 +136,6 @@ class Adjuster:
         self._try()
 
     def _try(self) -> None:
-        """Put the change in force."""
         which, step = self._move
         self.active[which] = np.clip(self._kept[which] + step * self._size, 1, self.most[which])
 
@@ -152,7 +145,7 @@ class Adjuster:
         self._count[0] += 1
 
     def settle(self) -> None:
-        """The numbers lie where they survive; the time in which nobody works is no measurement."""
+        """A period with a pause in it is not measured."""
         self._began = self._from = None
 
     def state(self) -> dict[str, Any]:
@@ -160,9 +153,6 @@ class Adjuster:
         return {"tried": sorted(self._tried), "rest": self._rest, "resting": self._resting}
 
     def load_state(self, state: Any) -> None:
-        """Go on there; checkpoints of before have nothing of it."""
+        """Checkpoints of earlier versions have none of these."""
         self._tried = {(which, step) for which, step in state.get("tried", ())}
         self._rest, self._resting = state.get("rest", SHORTEST_REST), state.get("resting", 0)
-
-    def close(self) -> None:
-        """Nothing to free."""

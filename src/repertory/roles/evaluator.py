@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from repertory.channels.mailbox import Episodes, EvaluationPort, InferenceReques
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
 from repertory.roles.inference import Rows
+from repertory.roles.ports import Role
 
 
 class Evaluator:
@@ -59,12 +61,11 @@ class Evaluator:
         return Episodes(returns, lengths)
 
     def warm_up(self) -> None:
-        """Compile what chooses actions, before the clock runs."""
         observation, mask = self.environments.reset(list(range(self.environments.count)))
         self._greedy(np.zeros(self.agent.layout.size, np.float32))(observation, mask)
 
     def _greedy(self, weights: Any) -> Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.integer[Any]]]:
-        """Actions for observations, by the lighter way if there is one; recurrent states begin empty."""
+        """Greedy actions, by the NumPy forward pass if there is one; recurrent states begin empty."""
         agent, count = self.agent, self.environments.count
         if agent.respond is None and count > agent.numpy_rows:
             return lambda observation, mask: np.asarray(agent.act(weights, observation, mask, None))
@@ -81,67 +82,43 @@ class Evaluator:
         return greedy
 
 
-class Dismissed(Exception):
-    """Nobody waits for the evaluation any more."""
+class Cancelled(Exception):
+    """The run ends, or a later evaluation was requested."""
 
 
-class Superseded(Exception):
-    """A later evaluation was asked for, and matters more."""
+@dataclass(eq=False)
+class EvaluationRole(Role):
+    """Plays the evaluations that the driver requests, each with a snapshot of the weights."""
 
-
-class EvaluationRole:
-    """The evaluator as a role: asked by number with a snapshot of the weights, it answers with whole episodes."""
-
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        requests: EvaluationPort,
-        seeds: Callable[[int], list[int]],
-        stats: WorkerStats,
-        dismissed: Callable[[], bool],
-    ) -> None:
-        self.evaluator, self.requests, self.seeds = evaluator, requests, seeds
-        self.stats, self.dismissed = stats, dismissed
-        self._number = 0
+    evaluator: Evaluator
+    requests: EvaluationPort
+    seeds: Callable[[int], list[int]]
+    stats: WorkerStats
+    dismissed: Callable[[], bool]
+    _number: int = 0
 
     def warm_up(self) -> None:
-        """Compile before the clock runs; environments that fail will fail again when somebody asks."""
+        """Environments that fail here fail again when an evaluation is requested."""
         with contextlib.suppress(EnvironmentFailure):
             self.evaluator.warm_up()
 
     def step(self) -> bool:
-        """Play the evaluation that was asked for, if one was."""
         request = self.requests.take()
         if request is None:
             return False
         self._number, index, weights, seconds = request
         try:
             episodes = self.evaluator.evaluate(weights, self.seeds(index), self._watch, seconds)
-        except Superseded:
-            return True
-        except Dismissed:
-            return False
+        except Cancelled:
+            return not self.dismissed()
         self.requests.reply(self._number, episodes)
         return True
 
     def _watch(self) -> None:
         self.stats.beat()
         self.requests.progress(self.evaluator.finished)
-        if self.dismissed():
-            raise Dismissed
-        if not self.requests.wanted(self._number):
-            raise Superseded
-
-    def settle(self) -> None:
-        """An evaluation that was cut short is asked for again."""
-
-    def state(self) -> dict[str, Any]:
-        """Nothing: seeds follow from the evaluation's number."""
-        return {}
-
-    def load_state(self, state: Any) -> None:
-        """Nothing to take over."""
+        if self.dismissed() or not self.requests.wanted(self._number):
+            raise Cancelled
 
     def close(self) -> None:
-        """Close the environments."""
         self.evaluator.environments.close()

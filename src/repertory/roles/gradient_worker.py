@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from repertory.agents.agent import Agent, Transitions
+from repertory.agents.agent import Agent
 from repertory.agents.compression import Compression, Encoded
 from repertory.channels.channel import slices
 from repertory.channels.counters import WorkerStats
@@ -23,23 +23,18 @@ from repertory.channels.gradients import GradientWriter
 from repertory.channels.latest import Reader
 from repertory.experience.replay import Sample
 from repertory.roles.batches import BatchSampler
-from repertory.roles.ports import Stopwatch, Unwatched
+from repertory.roles.learner import count_gradient, one_batch
+from repertory.roles.ports import Role, Stopwatch, Unwatched
 
 
 class ServerConnection:
     """One worker's connection to every server: weights and targets to fetch, slots to push gradients into.
 
-    `methods` says how the slice of each server is sent; with `bound` a worker is at most so many gradients ahead of the
-    slowest.
+    `methods` encode the slice of each server; with `bound` a worker is at most so many gradients ahead of the slowest.
     """
 
     def __init__(
-        self,
-        weights: Reader,
-        targets: Reader,
-        slots: GradientWriter,
-        methods: Sequence[Compression],
-        bound: int | None,
+        self, weights: Reader, targets: Reader, slots: GradientWriter, methods: Sequence[Compression], bound: int | None
     ) -> None:
         self._weights, self._targets, self._slots, self._methods, self._bound = weights, targets, slots, methods, bound
         self._slices = slices(sum(method.size for method in methods), len(methods))
@@ -60,22 +55,21 @@ class ServerConnection:
         encoded = self._encoded(gradient)
         self._residuals = [residual for _, residual in encoded]
         payloads = [payload for payload, _ in encoded]
-        # The slowest one's push may be what another worker waits for.
+        # Another worker may wait for the push of the slowest one.
         self._slots.push(self._versions, payloads, wake_workers=self._bound is not None)
         return sum(method.nbytes for method in self._methods)
 
     def warm_up(self, gradient: jax.Array) -> None:
-        """Compile what encodes it; sends nothing, and keeps nothing for the next."""
+        """Compile the encoding; sends nothing, and leaves no residual for the next gradient."""
         self._encoded(gradient)
 
     def _encoded(self, gradient: jax.Array) -> list[Encoded]:
-        """A payload for each server, and what it leaves for the next gradient."""
         parts = zip(self._methods, self._slices, self._residuals, strict=True)
         return [method.encode(gradient[cut], residual) for method, cut, residual in parts]
 
 
 class OutlierFilter:
-    """Running mean and deviation of the losses; says which lie far above."""
+    """Running mean and deviation of the losses; refuses those far above."""
 
     WARM_UP = 100
     RATE = 0.01
@@ -105,27 +99,25 @@ class Exchange:
     outlier_deviations: float
 
 
-class GradientWorker:
-    """Draws, computes, sends; the weights it computes with are the servers'."""
+@dataclass(eq=False)
+class GradientWorker(Role):
+    """Samples a batch, computes its gradient with the servers' weights, and sends it."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        batches: BatchSampler,
-        servers: ServerConnection,
-        exchange: Exchange,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        *,
-        key: jax.Array,
-    ) -> None:
-        self.agent, self.batches, self.servers, self.exchange = agent, batches, servers, exchange
-        self.stats, self.watch, self._key = stats, watch, key
-        self.outliers = OutlierFilter(exchange.outlier_deviations) if exchange.outlier_deviations > 0 else None
+    agent: Agent
+    batches: BatchSampler
+    servers: ServerConnection
+    exchange: Exchange
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    key: jax.Array
+
+    def __post_init__(self) -> None:
+        deviations = self.exchange.outlier_deviations
+        self.outliers = OutlierFilter(deviations) if deviations > 0 else None
         self._fetched: tuple[int, Any, Any] | None = None
         self._sum: Any = None
         self._made = 0
-        self._clip = _compiled_clip(agent)
+        self._clip = _compiled_clip(self.agent)
 
     def step(self) -> bool:
         """One gradient, if a batch is owed and the servers are ready for it."""
@@ -136,8 +128,7 @@ class GradientWorker:
             return False
         self.watch.lap("sample")
         version, weights, target = self._fetch()
-        batch = Transitions(*sample.batch()[:8])
-        gradient, learned = self.agent.gradient(weights, target, batch, self._key)
+        gradient, learned = self.agent.gradient(weights, target, one_batch(sample), self.key)
         self._made += 1
         self._conclude(sample, version, gradient, learned)
         self.watch.lap("learn")
@@ -146,8 +137,8 @@ class GradientWorker:
     def warm_up(self) -> None:
         """Compile the gradient, the sum of several, and how it is sent; sends nothing."""
         _, weights, target = self.servers.fetch()
-        batch = Transitions(*self.batches.example().batch()[:8])
-        gradient, _ = self.agent.gradient(jnp.asarray(weights), jnp.asarray(target), batch, self._key)
+        batch = one_batch(self.batches.example())
+        gradient, _ = self.agent.gradient(jnp.asarray(weights), jnp.asarray(target), batch, self.key)
         if self.exchange.push_period > 1:
             gradient = gradient + gradient
         self.servers.warm_up(self._clip(gradient)[0])
@@ -159,13 +150,9 @@ class GradientWorker:
         return self._fetched
 
     def _conclude(self, sample: Sample, version: int, gradient: jax.Array, learned: Any) -> None:
-        """Keep or drop it, and send what has added up."""
-        stats = self.stats
-        stats.count("gradients")
-        stats.sampled(sample.steps)
-        stats.lag(version - sample.version.astype(np.int64))
-        loss = float(learned.loss)
-        stats.loss(loss, learned.entropy, learned.value)
+        """Drop the gradient or add it to the sum, and send the sum when it is due."""
+        stats, loss = self.stats, float(learned.loss)
+        count_gradient(stats, sample, version, learned)
         self.batches.release(sample, np.asarray(learned.priority)[None])
         if not math.isfinite(loss):  # first: it would spoil the mean of the others
             stats.count("skipped")
@@ -180,23 +167,17 @@ class GradientWorker:
             self._sum = None
 
     def settle(self) -> None:
-        """Nothing is kept that the servers do not have, but for gradients not yet pushed."""
         self.batches.settle()
 
     def state(self) -> dict[str, Any]:
-        """The stream of draws."""
         return {"batches": self.batches.state(), "made": self._made}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the stream."""
         self.batches.load_state(state["batches"])
         self._made = int(state["made"])
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 @cache
 def _compiled_clip(agent: Agent) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Clips a gradient, and tells its norm before."""
+    """Clip a gradient, and give its norm before."""
     return jax.jit(lambda gradient: (agent.clip(gradient), jnp.linalg.norm(gradient)))

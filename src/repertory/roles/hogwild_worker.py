@@ -1,14 +1,15 @@
 """A worker that updates the shared weights itself, without a lock; sees only ports.
 
-Mnih et al. 2016: asynchronous one-step Q-learning, one-step Sarsa and n-step Q-learning, with the optimiser's
-statistics shared as well. Or batches from a memory of its own, as asynchronous DQN is often built.
+Mnih et al. 2016: asynchronous one-step Q-learning, one-step Sarsa and n-step Q-learning, with the optimizer's
+statistics shared as well. Or batches from a replay of its own, as asynchronous DQN is often built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,31 +17,20 @@ import numpy as np
 
 from repertory.agents.agent import Agent, LearnerState
 from repertory.channels.counters import WorkerStats
+from repertory.channels.slots import Batches
+from repertory.channels.snapshot import SharedState
 from repertory.experience.replay import Replay, Sample
 from repertory.roles.batches import BatchSampler, UnrollBatches
 from repertory.roles.inference import CachedPasses
-from repertory.roles.learner import agent_batch
-from repertory.roles.ports import Stopwatch, Unwatched
+from repertory.roles.learner import agent_batch, count_gradient
+from repertory.roles.ports import Role, Stopwatch, Unwatched
 
 
-class Store(Protocol):
-    """The shared state: one live copy, which all read and write as they please."""
-
-    def live(self) -> LearnerState:
-        """What is there now, and changes."""
-
-    def add(self, change: Any, statistics: Any, skipped: Any) -> None:
-        """Add a change to the weights; the optimiser's statistics are replaced."""
-
-    def move_target(self, env_steps: int, period: int) -> None:
-        """Copy the weights into the target, once in so many env steps."""
-
-
-class Segments:
-    """What a worker learns from without a memory: its own latest steps, once each.
+class Segments(Batches):
+    """What a worker learns from without a replay: its own latest steps, once each.
 
     One-step methods give every step by itself; the n-step method gives up to `length` steps at once, each with the
-    longest return that the segment allows. Rows that fill a batch up to its fixed size weigh nothing.
+    longest return that the segment allows. Rows that fill a batch up to its fixed size have weight 0.
     """
 
     def __init__(self, replay: Replay, length: int, *, whole: bool) -> None:
@@ -48,12 +38,12 @@ class Segments:
         self._began = replay.lanes.head.copy()
 
     def skip(self) -> None:
-        """What was played before, by whoever had this rank, is not learned from."""
+        """Do not learn from steps that an earlier worker of this rank played."""
         self.replay.taken[:] = self.replay.lanes.head
         self._began = self.replay.lanes.head.copy()
 
     def examples(self) -> list[Sample]:
-        """A sample of each shape that may come, to compile with; of Sarsa the last two steps of an episode at once."""
+        """A sample of each shape that may come; Sarsa takes an episode's last two steps at once."""
         each = np.zeros(self._rows, np.int64)
         sizes = (each, np.concatenate([each, each])) if self.replay.next_actions else (each,)
         return [self.replay.gather(at, at, np.ones(len(at), np.float32)) for at in sizes]
@@ -77,41 +67,41 @@ class Segments:
         return sample.padded(-(-len(sample.weight) // self._rows) * self._rows), due
 
     def _enough(self, slots: int) -> bool:
-        """Whether `length` steps were taken; final observations take slots, too, and are no steps."""
+        """Whether `length` steps were taken; final observations take slots and are no steps."""
         return slots >= self.length and self.replay.most_steps_since(self._began) >= self.length
 
 
-class HogwildWorker:
+@dataclass(eq=False)
+class HogwildWorker(Role):
     """Adds up gradients and applies them to the shared weights when due."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        source: Segments | BatchSampler | UnrollBatches,
-        store: Store,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        *,
-        target_steps: int,
-        rate: Callable[[int], float],
-        key: jax.Array,
-        leads: bool = True,
-        acted: Callable[[], tuple[int, Any]] | None = None,
-        cached: Callable[[], CachedPasses | None] | None = None,
-        pull: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`acted` gives the weights that the steps were played with, and their version, where the gradient is taken at
-        those; else it is taken at the live ones. `cached` gives the forward passes that were made with them, if
-        they are there. `pull` is called after each update. One `leads`: it tells what all have in common. `rate` is the
-        learning rate by env steps."""
-        self.agent, self.source, self.store, self.stats, self.watch = agent, source, store, stats, watch
-        self.target_steps, self.rate, self._key, self.leads = target_steps, rate, key, leads
-        self._acted, self._cached, self._pull = acted, cached, pull
+    agent: Agent
+    source: Segments | BatchSampler | UnrollBatches
+    store: SharedState
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    _: KW_ONLY
+    target_steps: int
+    rate: Callable[[int], float]
+    """The learning rate by env steps."""
+    key: jax.Array
+    leads: bool = True
+    """One of the workers counts what all have in common."""
+    acted: Callable[[], tuple[int, Any]] | None = None
+    """Version and weights that played the steps: the gradient is taken at those, else at the live ones."""
+    cached: Callable[[], CachedPasses | None] | None = None
+    """The forward passes that were made with these weights, if there are any."""
+    pull: Callable[[], None] = lambda: None
+    """Called after each update."""
+
+    def __post_init__(self) -> None:
         self._sum: Any = None
         self._made = 0
-        compiles_itself = isinstance(source, UnrollBatches)  # an agent that learns from unrolls compiles as it sees fit
-        self._gradient = _gradient_of(agent, isinstance(source, Segments), compiled=not compiles_itself)
-        self._change = _change_of(agent)
+        compiles_itself = isinstance(
+            self.source, UnrollBatches
+        )  # an agent that learns from unrolls compiles as it sees fit
+        self._gradient = _gradient_of(self.agent, isinstance(self.source, Segments), compiled=not compiles_itself)
+        self._change = _change_of(self.agent)
 
     def step(self) -> bool:
         """One gradient, if there is something to learn from; an update if it is due."""
@@ -121,14 +111,14 @@ class HogwildWorker:
         self.watch.lap("sample")
         sample, due = taken
         live = self.store.live()  # θ⁻ as it is now
-        version, weights = self._acted() if self._acted is not None else (self.stats.updates, live.weights)
-        batch, cached = agent_batch(sample), None if self._cached is None else self._cached()
+        version, weights = self.acted() if self.acted is not None else (self.stats.updates, live.weights)
+        batch, cached = agent_batch(sample), None if self.cached is None else self.cached()
         if cached is not None and len(cached.passes) == len(batch.action) - 1:
             self._sum, learned = self._gradient_of_cached(cached, batch)
         else:
-            self._sum, learned = self._gradient(self._sum, weights, live.target, batch, self._key)
+            self._sum, learned = self._gradient(self._sum, weights, live.target, batch, self.key)
         self._made += 1
-        self._note(sample, version, learned)
+        count_gradient(self.stats, sample, version, learned)
         if isinstance(self.source, UnrollBatches):
             self.source.release(sample, None)
         if due:
@@ -137,7 +127,6 @@ class HogwildWorker:
         return True
 
     def warm_up(self) -> None:
-        """Compile the gradient, the sum of several, and the update."""
         live = self.store.live()
         for sample in self._examples():
             gradient = self._compile(live.weights.copy(), live.target.copy(), agent_batch(sample))
@@ -150,12 +139,12 @@ class HogwildWorker:
         return [sample.flat() if isinstance(sample, Sample) else sample]
 
     def _compile(self, weights: Any, target: Any, batch: Any) -> Any:
-        """The gradient of such a batch, in the way or ways in which `step` takes it."""
-        if self._cached is not None and self.agent.cached_forward is not None:
+        """The gradient of such a batch, computed in each way in which `step` computes it."""
+        if self.cached is not None and self.agent.cached_forward is not None:
             return self._gradient_of_cached(_example_of_cached(self.agent, weights, batch), batch)[0]
-        gradient, _ = self._gradient(None, weights, target, batch, self._key)
+        gradient, _ = self._gradient(None, weights, target, batch, self.key)
         if isinstance(self.source, Segments) and not self.source.whole:
-            self._gradient(gradient, weights, target, batch, self._key)
+            self._gradient(gradient, weights, target, batch, self.key)
         return gradient
 
     def _gradient_of_cached(self, cached: CachedPasses, batch: Any) -> tuple[Any, Any]:
@@ -171,15 +160,8 @@ class HogwildWorker:
             return None
         return (sample.flat() if isinstance(sample, Sample) else sample), True
 
-    def _note(self, sample: Any, version: int, learned: Any) -> None:
-        stats = self.stats
-        stats.count("gradients")
-        stats.sampled(sample.steps)
-        stats.lag(version - sample.versions())
-        stats.loss(learned.loss, learned.entropy, learned.value)
-
     def _update(self, version: int) -> None:
-        """Apply what has added up to the weights as they are now, not as they were read."""
+        """Apply the sum to the weights as they are now, not as they were read."""
         change, statistics, skipped, norm = self._change(self.store.live(), self._sum, self.rate(self.stats.env_steps))
         self._sum = None
         self.store.add(change, statistics, skipped)
@@ -188,30 +170,21 @@ class HogwildWorker:
         self.stats.age(np.array([self.stats.updates - version]))
         self.stats.learned(1)
         self.store.move_target(self.stats.env_steps, self.target_steps)
-        self._pull()
+        self.pull()
 
     def settle(self) -> None:
-        """The weights are where they survive; gradients not yet applied are few."""
-        if isinstance(self.source, BatchSampler):
-            self.source.settle()
+        self.source.settle()
 
     def state(self) -> dict[str, Any]:
-        """The stream of draws."""
-        sampler = self.source.state() if isinstance(self.source, BatchSampler) else {}
-        return {"batches": sampler, "made": self._made}
+        return {"batches": self.source.state(), "made": self._made}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the stream."""
         self._made = int(state["made"])
-        if isinstance(self.source, BatchSampler):
-            self.source.load_state(state["batches"])
-
-    def close(self) -> None:
-        """Nothing to free."""
+        self.source.load_state(state["batches"])
 
 
 def _example_of_cached(agent: Agent, weights: Any, batch: Any) -> CachedPasses:
-    """Forward passes as acting leaves them, one for each row of a batch but its last."""
+    """Forward passes as acting makes them, one for each row of a batch but its last."""
     assert agent.layers is not None
     assert agent.cached_forward is not None
     layers = agent.layers(weights)
@@ -234,16 +207,16 @@ def _change_of(agent: Agent) -> Callable[..., Any]:
 def _added(
     agent: Agent, add_up: bool, total: jax.Array | None, weights: Any, target: Any, batch: Any, key: jax.Array
 ) -> tuple[jax.Array, Any]:
-    """The gradient, added to what there was: the paper adds up over steps, where the agent's loss is a mean."""
+    """The gradient, added to the sum so far: the paper adds up over steps, where the agent's loss is a mean."""
     gradient, learned = agent.gradient(weights, target, batch, key)
     gradient = gradient * batch.weight.shape[0] if add_up else gradient
     return (gradient if total is None else total + gradient), learned
 
 
 def _changed(agent: Agent, state: LearnerState, total: jax.Array, rate: float) -> tuple[jax.Array, Any, Any, jax.Array]:
-    """What to add to the weights, the optimiser's statistics after it, gradients skipped so far, the gradient's norm.
+    """What to add to the weights, the optimizer's statistics after it, gradients skipped so far, the gradient's norm.
 
-    Never a difference of new and old weights: others write them meanwhile, and what they added would be taken back.
+    Never a difference of new and old weights: other workers write them meanwhile, and their changes would be undone.
     """
     change, statistics, finite = agent.change(state, agent.clip(total), rate)
     return change, statistics, state.skipped + ~finite, jnp.linalg.norm(total)

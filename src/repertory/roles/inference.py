@@ -1,10 +1,14 @@
-"""What an agent says to observations, with weights that were given to it; small networks without starting JAX.
+"""Inference: an agent's actions for observations; small networks run in NumPy, without starting JAX.
 
-Two kinds: the best action by value (the DQN family), and one sampled from the policy (actor-critic agents).
+The DQN family takes the best action by value, actor-critic agents sample one from the policy. `InferenceServer` replies
+to actors without networks, several at once: GA3C's predictor, SEED RL's inference, Sample Factory's policy worker. They
+differ in how many there are, in who learns beside them, and in whether they wait for more requests.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,33 +17,29 @@ from numpy.typing import NDArray
 
 from repertory.agents.agent import Agent
 from repertory.agents.strategy import ILLEGAL, NumpyForward
-from repertory.channels.mailbox import InferenceReply, InferenceRequest
+from repertory.channels.counters import WorkerStats
+from repertory.channels.mailbox import InferenceReply, InferenceRequest, InferenceServerPort
+from repertory.roles.ports import Role, Weights
+
+GLANCE_S = 0.0002
+"""Seconds between two looks of a server that waits for more requests."""
 
 
 class CachedPasses(NamedTuple):
-    """The layers that answered, and the cached activations of each reply."""
+    """The layers of the network, and the cached activations of each forward pass with them."""
 
     layers: Any
     passes: list[Any]
 
 
 class GreedyActions:
-    """The best action by value."""
+    """The first of the best actions by value."""
 
     def __init__(self, agent: Agent) -> None:
-        self._rows = Rows(agent)
-
-    def load(self, weights: Any) -> None:
-        """Take these weights from now on."""
-        self._rows.load(weights)
-
-    def warm_up(self, request: InferenceRequest) -> None:
-        """Compile what answers such a request."""
-        self._rows(request)
+        self.rows = Rows(agent)
 
     def reply(self, request: InferenceRequest) -> InferenceReply:
-        """The first of the best in each row."""
-        rows, state = self._rows(request)
+        rows, state = self.rows(request)
         return InferenceReply(best(rows), None, state)
 
 
@@ -47,28 +47,11 @@ class SampledActions:
     """Actions sampled from the policy, and the logarithms of their probabilities."""
 
     def __init__(self, agent: Agent, rng: np.random.Generator, *, caches: bool = False) -> None:
-        self._rows, self.rng = Rows(agent, caches=caches), rng
-
-    def load(self, weights: Any) -> None:
-        """Take these weights from now on."""
-        self._rows.load(weights)
-
-    def cached(self) -> CachedPasses | None:
-        """Layers and forward passes since they were last dropped."""
-        return self._rows.cached
-
-    def drop_cached(self) -> None:
-        """Forward passes so far are of no use any more."""
-        self._rows.cached = None
-
-    def warm_up(self, request: InferenceRequest) -> None:
-        """Compile what answers such a request; samples nothing."""
-        self._rows(request)
-        self.drop_cached()
+        self.rows, self.rng = Rows(agent, caches=caches), rng
 
     def reply(self, request: InferenceRequest) -> InferenceReply:
-        """By Gumbel's trick: the highest of preferences with noise is a sample of their softmax."""
-        rows, state = self._rows(request)
+        """Gumbel-max trick: the argmax of preferences plus noise is a sample of their softmax."""
+        rows, state = self.rows(request)
         preferences = rows[:, :-1]
         noise = -np.log(-np.log(np.maximum(self.rng.random(preferences.shape, np.float32), 1e-20)))
         action = best(preferences + noise)
@@ -76,7 +59,7 @@ class SampledActions:
 
 
 class Rows:
-    """The network's outputs: values, or preferences and a value. Activations are cached if asked and if it pays."""
+    """The network's outputs: values, or preferences and a value. Caches activations if `caches` and the agent can."""
 
     def __init__(self, agent: Agent, *, caches: bool = False) -> None:
         self.agent, self.caches = agent, caches and agent.cached_forward is not None
@@ -87,13 +70,12 @@ class Rows:
         self._copy: Any = None
 
     def load(self, weights: Any) -> None:
-        """Take these weights from now on."""
         self._weights, self._numpy, self._copy, self.cached = weights, None, None, None
 
     def __call__(
         self, request: InferenceRequest, noise: NDArray[np.uint32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """A row for each observation, and the next states; `noise` is the key of a noisy network's."""
+        """A row for each observation, and the next recurrent states; `noise` is the key of a noisy network."""
         agent, (observation, mask, state, first) = self.agent, request
         if len(observation) <= self._numpy_rows:
             return self._by_numpy(observation, mask), state
@@ -128,7 +110,7 @@ class Rows:
 
 
 def best(values: NDArray[np.float32]) -> NDArray[np.integer[Any]]:
-    """The first of the highest values in each row; of a lone row without giving up the interpreter's lock."""
+    """The first of the highest values in each row; of a single row without giving up the interpreter's lock."""
     if len(values) > 1:
         return np.asarray(values.argmax(axis=-1))
     row = values[0].tolist()
@@ -136,8 +118,71 @@ def best(values: NDArray[np.float32]) -> NDArray[np.integer[Any]]:
 
 
 def log_probabilities(preferences: NDArray[np.float32], action: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-    """Of the actions taken."""
     shifted = preferences - preferences.max(axis=-1, keepdims=True)
     taken = shifted[np.arange(len(action)), action]
     result: NDArray[np.float32] = taken - np.log(np.exp(shifted).sum(axis=-1))
     return result
+
+
+class InferenceServer(Role):
+    """Replies to the requests that are there, or waits up to `patience_s` until `least` actors have one.
+
+    The wait is counted in looks, not by the clock: workers that take turns in one thread repeat to the bit.
+    """
+
+    def __init__(
+        self,
+        inference: GreedyActions | SampledActions,
+        weights: Weights,
+        requests: InferenceServerPort,
+        stats: WorkerStats,
+        *,
+        most: int = 1,
+        least: int = 1,
+        patience_s: float = 0.0,
+    ) -> None:
+        """At most `most` actors have a request at once."""
+        self.inference, self.weights, self.requests, self.stats = inference, weights, requests, stats
+        self.most, self.least = most, least
+        self.patience = round(patience_s / GLANCE_S)
+        self.version = -1
+        self._glances = 0
+
+    def warm_up(self) -> None:
+        """Compile for each number of requests that may be replied to at once; sends no reply."""
+        self._pull()
+        for power in range(self.most.bit_length()):
+            request, _ = self.requests.read(range(1 << power))
+            self.inference.rows(request)
+
+    def step(self) -> bool:
+        waiting = self.requests.waiting()
+        if not waiting:
+            return False
+        if len(waiting) < self.least and self._glances < self.patience:
+            self._glances += 1
+            time.sleep(GLANCE_S)
+            return True
+        self._glances = 0
+        self.stats.queue(len(waiting))
+        self._pull()
+        while waiting:
+            size = 1 << (len(waiting).bit_length() - 1)  # few sizes, so few compilations, and nothing is padded
+            some, waiting = waiting[:size], waiting[size:]
+            request, numbers = self.requests.read(some)
+            self.requests.reply(some, numbers, self.inference.reply(request), self.version)
+        return True
+
+    def _pull(self) -> None:
+        version, weights = self.weights.latest()
+        if version != self.version:
+            self.version = version
+            self.inference.rows.load(weights)
+
+    def state(self) -> dict[str, Any]:
+        inference = self.inference
+        return {"rng": dict(inference.rng.bit_generator.state)} if isinstance(inference, SampledActions) else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if isinstance(self.inference, SampledActions) and "rng" in state:
+            self.inference.rng.bit_generator.state = dict(state["rng"])

@@ -1,7 +1,7 @@
 """The learner: takes batches, improves the weights, publishes them; sees only ports.
 
-Target prefetch computes the target network's values of the next batch while the learner is busy with the last: the
-target stays as it is for many updates, so its values need not wait for the updates before them.
+Target prefetch computes the target network's values of the next batch while the learner is busy with the last one: the
+target changes once in many updates, so its values need not wait for the updates before them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,64 +20,56 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout, Transitions
 from repertory.agents.strategy import NumpyForward
 from repertory.channels.counters import WorkerStats
+from repertory.channels.slots import Batches, BatchReader
 from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollBatch
-from repertory.roles.ports import Batches, Publisher, Stopwatch, Unwatched
+from repertory.roles.ports import Publisher, Role, Stopwatch, Unwatched
 
 PATIENCE_S, WITHOUT = 0.02, 50
-"""A learner that has waited so long computes the values itself, and so it does for that many batches after it."""
-
-
-class Queue(Protocol):
-    """Where the next batch waits."""
-
-    def next(self) -> Sample | None:
-        """The batch after the one in use, if it is there."""
+"""A learner that has waited so long computes the values itself, also for that many batches after it."""
 
 
 class TargetPrefetch:
-    """One batch ahead, as long as the target that was asked is the one that the batch will be learned with."""
+    """Works one batch ahead, as long as the target will be the same when that batch is learned from."""
 
-    def __init__(self, agent: Agent, queue: Queue, cores: Sequence[int] = ()) -> None:
-        """`cores`: where its thread may run, if not wherever this process may."""
+    def __init__(self, agent: Agent, queue: BatchReader, cores: Sequence[int] = ()) -> None:
+        """`cores`: where its thread may run; empty = wherever this process may."""
         assert agent.numpy_forward is not None
         self.queue = queue
         self._prepare, self._period = agent.numpy_forward, agent.target_period
         self._target: NumpyForward | None = None
         self._epoch = -1
-        self._asked: Future[NDArray[np.float32]] | None = None
+        self._pending: Future[NDArray[np.float32]] | None = None
         self._without = 0
         self._thread = ThreadPoolExecutor(1, "repertory-prefetch", initializer=_keep_to, initargs=(cores,))
 
     def begin(self, updates: int) -> None:
-        """Ask about the batch that begins after so many updates, if the target will still be this one at its end."""
+        """Start on the batch that begins after so many updates, if its target is known by now."""
         sample = self.queue.next()
         self._without -= 1
         if sample is None or self._target is None or self._without >= 0:
             return
         if (updates + sample.updates - 1) // self._period == self._epoch:
-            self._asked = self._thread.submit(_values, self._target, sample)
+            self._pending = self._thread.submit(_values, self._target, sample)
 
     def end(self, learned: LearnerState, updates: int) -> NDArray[np.float32] | None:
-        """The values for the batch that begins now, if they were asked for; else the target is looked up."""
-        asked, self._asked = self._asked, None
+        """The values for the batch that begins now, if they were prefetched; takes over a new target."""
+        pending, self._pending = self._pending, None
         if updates // self._period != self._epoch:
             self._epoch = updates // self._period
             self._target = self._prepare(np.array(learned.target))
         try:
-            return asked.result(PATIENCE_S) if asked is not None else None
+            return pending.result(PATIENCE_S) if pending is not None else None
         except TimeoutError:
             self._without = WITHOUT
             return None
 
     def example(self, learned: LearnerState, batch: Any) -> NDArray[np.float32]:
-        """Values of the right shape, to compile with."""
         return _values(self._prepare(np.array(learned.target)), batch)
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -92,35 +85,32 @@ def _keep_to(cores: Sequence[int]) -> None:
         os.sched_setaffinity(0, cores)  # of this thread alone
 
 
-class Learner:
-    """Owns the learner state; everything else learns of it through the weights' board."""
+@dataclass(eq=False)
+class Learner(Role):
+    """Owns the learner state; other workers see it through published weights."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        learned: LearnerState,
-        batches: Batches,
-        weights: Publisher,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        snapshot: Owner | None = None,
-        prefetch: TargetPrefetch | None = None,
-        *,
-        rate: Callable[[int], float],
-    ) -> None:
-        """`rate` is the learning rate by env steps."""
-        self.agent, self.learned, self.batches, self.weights = agent, learned, batches, weights
-        self.stats, self.watch, self.snapshot, self.prefetch, self.rate = stats, watch, snapshot, prefetch, rate
-        self._untold: list[Learned] = []
-        weights.publish(stats.updates, learned.weights)
+    agent: Agent
+    learned: LearnerState
+    batches: Batches
+    weights: Publisher
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    snapshot: Owner | None = None
+    prefetch: TargetPrefetch | None = None
+    rate: Callable[[int], float] = field(kw_only=True)
+    """The learning rate by env steps."""
+
+    def __post_init__(self) -> None:
+        self._unreported: list[Learned] = []
+        self.weights.publish(self.stats.updates, self.learned.weights)
 
     def step(self) -> bool:
-        """One compiled call of updates, if as many are owed; meanwhile the next batches are drawn."""
+        """One compiled call of updates, if as many are owed; meanwhile the next batches are sampled."""
         sample = self.batches.take()
         if sample is None:
             return False
         self.watch.lap("sample")
-        batch = self._sampler_options(sample)
+        batch = self._with_targets(sample)
         if self.prefetch is not None:
             self.prefetch.begin(self.stats.updates + sample.updates)
         self.learned, learned = self.agent.learn(self.learned, batch, self.rate(self.stats.env_steps))
@@ -131,7 +121,7 @@ class Learner:
         return True
 
     def warm_up(self) -> None:
-        """Compile before the clock runs, on a copy of the state: changes nothing."""
+        """On a copy of the state."""
         batch = agent_batch(self.batches.example())
         self._compile(batch)
         if self.prefetch is not None and isinstance(batch, Transitions):
@@ -141,18 +131,18 @@ class Learner:
         copied = jax.tree_util.tree_map(jnp.array, self.learned)
         self.agent.learn(copied, batch, self.rate(self.stats.env_steps))
 
-    def _sampler_options(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
-        """With what the target says of it, if that is known."""
+    def _with_targets(self, sample: Sample | UnrollBatch) -> Transitions | Rollout:
+        """The batch, with the target network's values if they were prefetched."""
         batch = agent_batch(sample)
         if self.prefetch is None or isinstance(batch, Rollout):
             return batch
         return batch._replace(bootstrap=self.prefetch.end(self.learned, self.stats.updates))
 
     def _conclude(self, sample: Sample | UnrollBatch, learned: Learned) -> None:
-        """Tell the board, the replay and the ledger.
+        """Count, publish, release the batch.
 
-        Updates count while they are still being computed, so that those who play need not wait. Publishing to another
-        process waits for them, so then their losses are there; in one thread, those of the last updates come later.
+        Updates count while they are still being computed, so that actors need not wait. Publishing to another process
+        waits for them, so then their losses are known; in one thread, those of the last updates come later.
         """
         stats = self.stats
         stats.lag(stats.updates - sample.version.astype(np.int64))
@@ -160,15 +150,15 @@ class Learner:
         stats.sampled(sample.steps)
         self.weights.publish(stats.updates, self.learned.weights)
         self.batches.release(sample, learned.priority)
-        self._untold.append(learned)
+        self._unreported.append(learned)
         self.tell_losses(wait=False)
         if self.snapshot is not None and self.snapshot.due:
             self.snapshot.save(self.learned)
 
     def tell_losses(self, *, wait: bool = True) -> None:
-        """Losses, norms and values go into the ledger: all of them, or those that are computed already."""
-        while self._untold and (wait or _computed(self._untold[0])):
-            learned = self._untold.pop(0)
+        """Count losses, norms and values of all updates, or of those that are computed already."""
+        while self._unreported and (wait or _computed(self._unreported[0])):
+            learned = self._unreported.pop(0)
             self.stats.loss(learned.loss, learned.entropy, learned.value)
             assert learned.gradient_norm is not None  # every `learn` gives it
             self.stats.gradient_norm(learned.gradient_norm, self.agent.max_gradient_norm)
@@ -176,31 +166,19 @@ class Learner:
                 self.stats.set("skipped", int(self.learned.skipped))
 
     def settle(self) -> None:
-        """Before a pause or a checkpoint: all losses told, nothing drawn ahead, the state in the snapshot."""
+        """All losses counted, nothing sampled ahead, the state in the snapshot."""
         self.tell_losses()
         self.batches.settle()
         if self.snapshot is not None:
             self.snapshot.save(self.learned)
 
-    def check(self) -> None:
-        """Refuse to go on, or to save, with weights that are not numbers."""
-        check_finite(np.asarray(self.learned.weights), self.stats.updates)
-
     def state(self) -> dict[str, Any]:
-        """What lies in no snapshot."""
         return {"batches": self.batches.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the batches."""
         self.batches.load_state(state["batches"])
 
-    def replace(self, learned: LearnerState) -> None:
-        """Go on from another state."""
-        self.learned = learned
-        self.weights.publish(self.stats.updates, learned.weights)
-
     def close(self) -> None:
-        """End the thread of the target prefetch."""
         if self.prefetch is not None:
             self.prefetch.close()
 
@@ -211,14 +189,26 @@ def _computed(learned: Learned) -> bool:
 
 
 def agent_batch(sample: Sample | UnrollBatch) -> Transitions | Rollout:
-    """What an agent learns from, without what only the roles need."""
+    """The arrays that an agent learns from."""
     return Rollout(*sample[:10]) if isinstance(sample, UnrollBatch) else Transitions(*sample[:8])
 
 
 def check_finite(weights: np.ndarray[Any, Any], updates: int) -> None:
-    """Publisher that are not numbers are a user's error: too large steps."""
     if not np.isfinite(weights).all():
         raise UserError(
             f"the weights are not finite after {updates} updates; "
             "lower --agent.learning-rate or scale the environment's rewards"
         )
+
+
+def one_batch(sample: Sample | UnrollBatch) -> Transitions | Rollout:
+    """The only batch of a sample, for `Agent.gradient`."""
+    return agent_batch(sample.batch() if isinstance(sample, Sample) and sample.weight.ndim > 1 else sample)
+
+
+def count_gradient(stats: WorkerStats, sample: Sample | UnrollBatch, version: int, learned: Learned) -> None:
+    """Count one gradient, computed with weights of this version."""
+    stats.count("gradients")
+    stats.sampled(sample.steps)
+    stats.lag(version - sample.versions())
+    stats.loss(learned.loss, learned.entropy, learned.value)

@@ -1,7 +1,8 @@
-"""What roles see of the world: small protocols that never block for ever; imports numpy only.
+"""What roles and policies are, and the ports that they see; no method blocks for ever. Imports numpy only.
 
-Which process, queue or array stands behind a port is the engine's affair. They lie here, below the engines, because
-roles import them and imports point down only."""
+Which process, queue or array is behind a port is the engine's concern. A role or policy that has nothing to do in a
+method inherits the default, which does nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +12,22 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.experience.replay import Sample
-
 
 class Unwatched:
-    """Nobody asks what the time is spent on."""
+    """Measures nothing."""
 
     def lap(self, name: str) -> None:
-        """It does not matter."""
+        pass
 
 
 class Stopwatch:
-    """Laps: the time since the last lap belongs to the name it is given."""
+    """Laps: the time since the last lap belongs to the name that this lap is given."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """Everything since the last lap was `name`."""
         now = time.perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
@@ -42,20 +40,22 @@ class Stopwatch:
         return shares
 
 
-class Role(Protocol):
-    """A member of a company."""
+class Role:
+    """What a worker does."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint saves beside the shared arrays, as JSON values."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Continue from that."""
 
     def warm_up(self) -> None:
         """Compile what `step` calls, before the clock runs; changes nothing."""
 
     def step(self) -> bool:
         """Do one piece of work if there is any; say whether there was."""
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it that lies in no shared array, as JSON values."""
-
-    def load_state(self, state: Any) -> None:
-        """Take that over."""
+        raise NotImplementedError
 
     def settle(self) -> None:
         """Before a pause: put what must survive where it survives."""
@@ -65,50 +65,46 @@ class Role(Protocol):
 
 
 class Publisher(Protocol):
-    """Where weights are published."""
-
     def publish(self, version: int, weights: Any) -> None:
-        """Weights that `version` updates stand behind."""
+        """Weights after `version` updates."""
 
 
 class Weights(Protocol):
-    """Where the newest weights are found."""
-
     def latest(self) -> tuple[int, Any]:
         """The newest version and its weights."""
 
 
-class Policy(Protocol):
-    """Answers observations with actions, now or later: ask once, poll until there is an reply."""
+class Policy:
+    """Chooses actions for observations, at once or later: submit once, then poll until there is a reply."""
+
+    version: int
+    """Of the weights behind the last reply."""
+    stores_values: bool = False
+    """Whether the values of its actions are stored; then it is asked even where all actions are random."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint saves of it, as JSON values."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Continue from that."""
 
     def submit(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Ask for actions."""
+        raise NotImplementedError
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
-        """The actions, or None if they are not there yet."""
-
-    @property
-    def version(self) -> int:
-        """The weights' version behind the last reply."""
+        """The actions, or None if there is no reply yet."""
+        raise NotImplementedError
 
     def warm_up(self, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
-        """Compile what answers such a request, before the clock runs; changes nothing."""
-
-    @property
-    def stores_values(self) -> bool:
-        """Whether the values behind its actions are stored; then it is asked even where chance decides."""
+        """Compile what replies to such a request, before the clock runs; changes nothing."""
 
     def extras(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
         """What is stored beside these actions, [k, E]: values, or logarithms of their probabilities."""
+        raise NotImplementedError
 
     def reset(self, environments: Any) -> None:
         """New episodes begin in these environments: recurrent states start empty."""
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-
-    def load_state(self, state: Any) -> None:
-        """Take that over."""
 
 
 class ExperienceSink(Protocol):
@@ -135,45 +131,4 @@ class ExperienceSink(Protocol):
         """One step in each of these lanes."""
 
     def interrupt(self, lanes: NDArray[np.int64] | None = None) -> None:
-        """The running episodes end here, as truncated: their environments are reset from outside."""
-
-
-class ExperienceSource(Protocol):
-    """Where steps are drawn from."""
-
-    def sample(self, size: int, rng: np.random.Generator, importance: float = 0.0, batches: int = 1) -> Sample:
-        """`size` steps, to be split into so many batches."""
-
-    def next(self, size: int) -> Sample | None:
-        """The oldest `size` steps that were not taken yet, or None if there are fewer."""
-
-    def gather(self, lane: NDArray[np.int64], slot: NDArray[np.int64], weight: NDArray[np.float32]) -> Sample:
-        """The steps at these places."""
-
-    def update_priorities(self, lane: NDArray[np.int64], slot: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """What learning from those steps showed."""
-
-
-class Batches(Protocol):
-    """Where a learner gets what it learns from next."""
-
-    def take(self) -> Any:
-        """What one call learns from: a `Sample` or an `UnrollBatch`; None if there is not enough."""
-
-    def example(self) -> Any:
-        """Something of the right shapes, to compile with."""
-
-    def ahead(self) -> None:
-        """A good moment to draw what comes next: the last batch is being learned from."""
-
-    def release(self, sample: Any, priority: Any) -> None:
-        """The sample was learned from, and these are its errors."""
-
-    def settle(self) -> None:
-        """Forget what was drawn ahead, so that nothing but the state decides what comes next."""
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-
-    def load_state(self, state: Any) -> None:
-        """Take that over."""
+        """The running episodes end as truncated: their environments are reset from outside."""

@@ -1,14 +1,15 @@
 """One of several equal learners that average their gradients before each update; sees only ports.
 
-What Horovod does (Sergeev and Del Balso 2018): everybody holds the whole state, starts from the same, computes a
-gradient of its own batch, gets the average of all, and makes the same update; so all stay bit-equal.
+What Horovod does (Sergeev and Del Balso 2018): each replica holds the whole state, starts from the same weights,
+computes a gradient of its own batch, gets the average of all, and makes the same update; so all stay bit-equal.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,82 +19,51 @@ from numpy.typing import NDArray
 from repertory.agents.agent import Agent, Learned, LearnerState
 from repertory.agents.compression import Compression, Fields
 from repertory.channels.counters import WorkerStats
+from repertory.channels.gradients import Gathering
 from repertory.channels.latest import Lent
+from repertory.channels.slots import Batches
 from repertory.channels.snapshot import Owner
-from repertory.experience.replay import Sample
-from repertory.roles.batches import BatchSampler, UnrollBatches
-from repertory.roles.learner import agent_batch
-from repertory.roles.ports import Publisher, Stopwatch, Unwatched
+from repertory.roles.learner import count_gradient, one_batch
+from repertory.roles.ports import Publisher, Role, Stopwatch, Unwatched
 
 RATE = "rate"
 
 
 def payload_fields(compression: Compression) -> Fields:
-    """What each rank submits: its gradient, and the learning rate that it would use."""
+    """What each replica submits: its gradient, and the learning rate that it would use."""
     return {**compression.fields, RATE: ((1,), "float32")}
 
 
-class Collective(Protocol):
-    """All ranks together: each submits, then polls until all have."""
+@dataclass(eq=False)
+class Replica(Role):
+    """A whole learner; replica 0 also counts the updates and saves the learner snapshot."""
 
-    @property
-    def replicas(self) -> int:
-        """How many there are."""
+    agent: Agent
+    learned: LearnerState
+    batches: Batches
+    collective: Gathering
+    compression: Compression
+    weights: Publisher
+    stats: WorkerStats
+    watch: Stopwatch | Unwatched
+    snapshot: Owner
+    _: KW_ONLY
+    rank: int
+    rate: Callable[[], float]
+    """The learning rate now; all replicas use that of replica 0, which comes with its gradient."""
 
-    def submit(self, payload: dict[str, Any]) -> None:
-        """This rank's part."""
-
-    def poll(self) -> list[dict[str, Any]] | None:
-        """Everybody's parts, in the order of ranks, valid until the next `submit`; None while some are missing."""
-
-    def check(self, version: int, checksum: int) -> None:
-        """Put the checksum of the weights of this version where it can be compared with the others'."""
-
-    def halt(self) -> None:
-        """Return when all ranks have halted: then either all can complete a round, or none."""
-
-    def withdraw(self) -> None:
-        """After `halt`: take back what was submitted to a round that not all have joined."""
-
-
-class Replica:
-    """A whole learner; rank 0 also counts the updates and keeps the state snapshot."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        learned: LearnerState,
-        batches: BatchSampler | UnrollBatches,
-        collective: Collective,
-        compression: Compression,
-        weights: Publisher,
-        stats: WorkerStats,
-        watch: Stopwatch | Unwatched,
-        snapshot: Owner,
-        *,
-        rank: int,
-        rate: Callable[[], float],
-    ) -> None:
-        """`rate` is the learning rate of now; all use that of rank 0, which comes with its gradient."""
-        self.agent, self.batches, self.collective, self.compression = agent, batches, collective, compression
-        self.weights, self.stats, self.watch, self.snapshot = weights, stats, watch, snapshot
-        self.rank, self.rate, self.newest = rank, rate, Lent()
-        self.learned = learned
-        self._residual = self._residual_before = compression.residual()
+    def __post_init__(self) -> None:
+        self.newest = Lent()
+        self._residual = self._residual_before = self.compression.residual()
         self._waiting: tuple[Any, Learned] | None = None
-        self._update = agent.compiled_update(compression.decode, mean=True, whole=True)
-        self._version = int(self.learned.updates)
+        self._update = self.agent.compiled_update(self.compression.decode, mean=True, whole=True)
+        self.version = int(self.learned.updates)
         self._count()
         self._publish(np.array(self.learned.weights))  # a copy: the next update takes the array itself
 
     @property
-    def version(self) -> int:
-        """Updates made."""
-        return self._version
-
-    @property
     def waiting(self) -> bool:
-        """Whether a gradient was submitted that not all have answered yet."""
+        """Whether a gradient was submitted to a round that is not complete."""
         return self._waiting is not None
 
     def step(self) -> bool:
@@ -103,16 +73,13 @@ class Replica:
         return self._update_together()
 
     def warm_up(self) -> None:
-        """Compile the gradient and, on a copy of the state, the update; nobody else is needed for it."""
-        sample, state = self.batches.example(), self.learned
-        batch = agent_batch(sample.batch() if isinstance(sample, Sample) else sample)
-        gradient, _ = self.agent.gradient(state.weights, state.target, batch, state.key)
+        """Compile the gradient and, on a copy of the state, the update; needs no other replica."""
+        gradient, _ = self._gradient(self.batches.example())
         payload = self._payload(self.compression.encode(gradient, self._residual)[0])
-        copied = jax.tree_util.tree_map(jnp.array, state)
+        copied = jax.tree_util.tree_map(jnp.array, self.learned)
         self._update(copied, [payload] * self.collective.replicas, payload[RATE])
 
     def _update_together(self) -> bool:
-        """With everybody's gradients, once they are there."""
         payloads = self.collective.poll()
         if payloads is None:
             return False
@@ -120,7 +87,7 @@ class Replica:
         sample, learned = self._waiting
         self._waiting = None
         self.learned, norm = self._update(self.learned, payloads, payloads[0][RATE])
-        self._version += 1
+        self.version += 1
         self.batches.release(sample, np.asarray(learned.priority)[None])
         self.stats.gradient_norm(norm, self.agent.max_gradient_norm)
         self._conclude(sample, learned)
@@ -128,7 +95,7 @@ class Replica:
         return True
 
     def _give_up(self) -> None:
-        """The gradient that was submitted counts for nobody: as if it had never been computed."""
+        """Take back the submitted gradient, as if it had never been computed."""
         assert self._waiting is not None
         self.collective.withdraw()
         self.batches.give_back(self._waiting[0])
@@ -139,9 +106,7 @@ class Replica:
         if sample is None:
             return False
         self.watch.lap("sample")
-        batch = agent_batch(sample.batch() if isinstance(sample, Sample) else sample)
-        state = self.learned
-        gradient, learned = self.agent.gradient(state.weights, state.target, batch, state.key)
+        gradient, learned = self._gradient(sample)
         self._residual_before = self._residual
         payload, self._residual = self.compression.encode(gradient, self._residual)
         self.stats.count("bytes_sent", self.compression.nbytes)
@@ -149,24 +114,24 @@ class Replica:
         self.collective.submit(self._payload(payload))
         return True
 
+    def _gradient(self, sample: Any) -> tuple[jax.Array, Learned]:
+        state = self.learned
+        return self.agent.gradient(state.weights, state.target, one_batch(sample), state.key)
+
     def _payload(self, encoded: dict[str, jax.Array]) -> dict[str, Any]:
         return {**encoded, RATE: np.full(1, self.rate(), np.float32)}
 
     def _conclude(self, sample: Any, learned: Learned) -> None:
-        self.stats.count("gradients")
-        self.stats.sampled(sample.steps)
-        self.stats.lag(self.version - 1 - sample.version.astype(np.int64))
-        self.stats.loss(learned.loss, learned.entropy, learned.value)
+        count_gradient(self.stats, sample, self.version - 1, learned)
         weights = np.asarray(self.learned.weights)
         self.collective.check(self.version, zlib.crc32(weights.tobytes()))
         self._publish(weights)
         self._count()
-        if self.rank == 0 and self.snapshot.due:
-            self.stats.set("skipped", int(self.learned.skipped))
-            self.snapshot.save(self.learned)
+        if self.snapshot.due:
+            self._save()
 
     def _publish(self, weights: NDArray[np.float32]) -> None:
-        """To its own policy, and rank 0 to everybody who is no replica."""
+        """To the own policy; replica 0 also to all other workers."""
         self.newest.publish(self.version, weights)
         if self.rank == 0:
             self.weights.publish(self.version, weights)
@@ -176,22 +141,20 @@ class Replica:
             self.stats.set("updates", self.version)
 
     def settle(self) -> None:
-        """All ranks come to stand at the same update, and the state goes into the snapshot."""
+        """All replicas stop at the same update, and the state goes into the snapshot."""
         self.collective.halt()
         if self.waiting and not self._update_together():
             self._give_up()
         self.batches.settle()
+        self._save()
+
+    def _save(self) -> None:
         if self.rank == 0:
             self.stats.set("skipped", int(self.learned.skipped))
             self.snapshot.save(self.learned)
 
     def state(self) -> dict[str, Any]:
-        """The stream of draws."""
         return {"batches": self.batches.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the stream."""
         self.batches.load_state(state["batches"])
-
-    def close(self) -> None:
-        """Nothing to free."""

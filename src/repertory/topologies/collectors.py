@@ -12,7 +12,7 @@ from repertory.channels.slots import BatchSlots, BatchWriter
 from repertory.errors import UserError
 from repertory.limits import NonNegative
 from repertory.roles.actor import Actor, ActorGroup
-from repertory.roles.memory_server import MemoryServer
+from repertory.roles.batches import MemoryServer
 from repertory.roles.ports import Weights
 from repertory.topologies import parts, playing
 from repertory.topologies.graph import Topology, TopologyKind, Workers

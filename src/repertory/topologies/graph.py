@@ -14,7 +14,7 @@ from repertory.channels.channel import Channel
 from repertory.channels.latest import Latest
 from repertory.channels.snapshot import Shared, Snapshot
 from repertory.errors import UserError, nearest
-from repertory.experience.pacing import Pacing
+from repertory.roles.batches import Pacing
 from repertory.topologies.options import TopologyOptions
 
 PortOf: TypeAlias = Callable[..., Any]

@@ -15,18 +15,17 @@ from repertory.channels.mailbox import (
     InferenceMailbox,
     InferenceServerPort,
 )
-from repertory.channels.slots import BatchReader, UnrollPort, UnrollSlots
+from repertory.channels.slots import Batches, BatchReader, UnrollPort, UnrollSlots
 from repertory.channels.snapshot import Owner, Shared, Snapshot
 from repertory.environments import factory
 from repertory.experience.lanes import LaneStorage
 from repertory.experience.replay import Prioritization, Replay, Sample
 from repertory.roles.batches import BatchSampler, SamplerOptions, UnrollBatches
 from repertory.roles.evaluator import EvaluationRole, Evaluator
-from repertory.roles.exploration import generator
-from repertory.roles.inference import GreedyActions, SampledActions
-from repertory.roles.inference_server import InferenceServer
+from repertory.roles.inference import GreedyActions, InferenceServer, SampledActions
 from repertory.roles.learner import Learner, TargetPrefetch
-from repertory.roles.ports import Batches, Publisher, Weights
+from repertory.roles.policies import generator
+from repertory.roles.ports import Publisher, Weights
 from repertory.topologies.graph import Workers
 from repertory.topologies.plan import Context, Plan
 

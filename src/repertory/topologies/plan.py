@@ -19,10 +19,10 @@ from repertory.agents.registry import AgentKind
 from repertory.channels.counters import WorkerStats
 from repertory.environments import factory
 from repertory.environments.factory import Environments
-from repertory.experience.pacing import Pacing
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.exploration import linear
+from repertory.roles.batches import Pacing
+from repertory.roles.policies import linear
 from repertory.roles.ports import Stopwatch, Unwatched
 from repertory.specs import EnvironmentSpec
 from repertory.topologies.graph import Topology, TopologyKind, Worker

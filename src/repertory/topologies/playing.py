@@ -11,8 +11,7 @@ from repertory.channels.mailbox import InferenceAsker
 from repertory.channels.slots import UnrollPort
 from repertory.experience.unrolls import UnrollWriter
 from repertory.roles.actor import Actor
-from repertory.roles.exploration import generator, ladder, linear
-from repertory.roles.policies import LocalPolicy, RemotePolicy, SamplingPolicy
+from repertory.roles.policies import LocalPolicy, RemotePolicy, SamplingPolicy, generator, ladder, linear
 from repertory.roles.ports import Policy, Weights
 from repertory.topologies.options import Exploration
 from repertory.topologies.plan import Context, Plan
