@@ -22,7 +22,7 @@ CASES = {
     "perceptron that reads pixels": (NetworkOptions("mlp"), SCREEN, BY_NUMPY),
     "categories": (NetworkOptions(), CATEGORIES, Strategy()),
     "several parts": (NetworkOptions(), PARTS, Strategy()),
-    "recurrent": (NetworkOptions(core=8), VECTOR, Strategy()),
+    "recurrent": (NetworkOptions(lstm_size=8), VECTOR, Strategy()),
     "separate": (NetworkOptions(separate=True), VECTOR, Strategy()),
     "own module": (NetworkOptions(module="a:b"), VECTOR, Strategy(slice_rows=SLICE_ROWS, threads=3)),
     "convolutions": (
@@ -30,7 +30,7 @@ CASES = {
         SCREEN,
         Strategy(slice_rows=SLICE_ROWS, threads=3, cached_rows=CACHED_ROWS),
     ),
-    "recurrent convolutions": (NetworkOptions("first", core=8), SCREEN, Strategy(slice_rows=SLICE_ROWS, threads=3)),
+    "recurrent convolutions": (NetworkOptions("first", lstm_size=8), SCREEN, Strategy(slice_rows=SLICE_ROWS, threads=3)),
     "small planes": (NetworkOptions(), PLANES, Strategy()),
 }
 

@@ -214,12 +214,12 @@ def test_memory_is_kept_for_each_row_until_its_episode_ends(maze: Path) -> None:
         assert agent.act(rows).tolist() == [one.act(row) for one, row in zip(alone, rows, strict=True)]
     agent.reset([False, True, False])
     alone[1].reset()
-    kept = agent._core.copy()
+    kept = agent._state.copy()
     assert kept[[0, 2]].all()
     assert not kept[1].any()
     for rows in seen[3:]:
         assert agent.act(rows).tolist() == [one.act(row) for one, row in zip(alone, rows, strict=True)]
-    np.testing.assert_allclose(agent._core, np.concatenate([one._core for one in alone]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(agent._state, np.concatenate([one._state for one in alone]), rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match=r"2 observations were given, 3 before: call reset\(\)"):
         agent.act(seen[0, :2])
     with pytest.raises(UserError, match="reset takes a flag for each of 3 rows"):
