@@ -223,7 +223,7 @@ def resume(arguments: list[str]) -> int:
 
 def evaluate(arguments: list[str]) -> int:
     """play greedy episodes with a run's agent, and film one"""
-    from repertory.environments.loading import hushed
+    from repertory.environments.factory import hushed
     from repertory.runs.directory import RunDirectory
     from repertory.runs.opening import Supplied
     from repertory.runs.player import load_player

@@ -26,8 +26,7 @@ from repertory.agents.actor_critic import (
 )
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout
 from repertory.agents.learning import legal as only_legal
-from repertory.agents.network_registry import build_policy_network
-from repertory.agents.networks import NetworkOptions
+from repertory.agents.networks import NetworkOptions, build_policy_network
 from repertory.agents.strategy import SLICE_ROWS, Strategy
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 

@@ -13,8 +13,17 @@ import numpy as np
 import pytest
 
 import twins
-from repertory.agents.network_registry import build_network, build_policy_network, choose_kind
-from repertory.agents.networks import LECUN, NetworkOptions, NoisyDense, PatchConv, WholeConv, encode
+from repertory.agents.networks import (
+    LECUN,
+    NetworkOptions,
+    NoisyDense,
+    PatchConv,
+    WholeConv,
+    build_network,
+    build_policy_network,
+    choose_kind,
+    encode,
+)
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.agents.vector import Layout
 from repertory.errors import UserError

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 import twins
 from naive import Habits, Play, make_spec
 from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
-from repertory.agents.learning import make_learn
+from repertory.agents.learning import make_learn, make_optimizer
 from repertory.agents.networks import NetworkOptions
-from repertory.agents.optimizing import make_optimizer
 from repertory.agents.q_learning import Head, QLearningOptions, dueling, make_q_learning
 from repertory.agents.strategy import SLICE_ROWS, Strategy
 from repertory.experience.lanes import LaneStorage

@@ -23,7 +23,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
-from repertory.environments.registration import SLOW_CARTPOLE, T_MAZE
+from repertory.environments import SLOW_CARTPOLE, T_MAZE
 from repertory.errors import UserError
 
 SCORED = {"latency_s": 0.0, "busy_s": 0.0}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repertory.agents.network_registry import name_module
+from repertory.agents.networks import name_module
 from repertory.environments.factory import name_environment
 from repertory.errors import UserError
 from repertory.runs.checkpoint import our_version
