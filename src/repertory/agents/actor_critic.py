@@ -24,7 +24,6 @@ import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Rollout
 from repertory.agents.learning import (
-    Construction,
     Gradient,
     Optimization,
     OptimizerName,
@@ -32,6 +31,7 @@ from repertory.agents.learning import (
     add_up,
     finish_update,
     legal,
+    make_agent,
     make_cached_forward,
     make_gradient,
     make_update,
@@ -154,7 +154,13 @@ def make_actor_critic(
         cached_forward = make_cached_forward(
             model.flat_features, model.masked, layout, loss, spec.observation, strategy.cached_rows
         )
-    return Construction(network, spec, module, layout, strategy, optimization).agent(
+    return make_agent(
+        network,
+        spec,
+        module,
+        layout,
+        strategy,
+        optimization,
         logits,
         target=False,
         gradient=gradient,

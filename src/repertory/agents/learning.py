@@ -115,66 +115,56 @@ class Optimization:
         return self.optimizer_step(state, self.clip(gradient), rate)
 
 
-@dataclass(frozen=True, eq=False)
-class Construction:
-    """What every agent is made of, whatever it learns."""
+def make_agent(
+    network: NetworkOptions,
+    spec: EnvironmentSpec,
+    module: nn.Module,
+    layout: Layout,
+    strategy: Strategy,
+    optimization: Optimization,
+    values: Callable[..., jax.Array],
+    *,
+    dueling: bool = False,
+    target: bool = True,
+    **own: Any,
+) -> Agent:
+    """What all agents have, and what is the agent's `own`. The maximum of `values` is the best action.
 
-    network: NetworkOptions
-    spec: EnvironmentSpec
-    module: nn.Module
-    layout: Layout
-    strategy: Strategy
-    optimization: Optimization
+    The target network starts as a copy of the weights; without `target` it is a single number that is not used.
+    """
 
-    def agent(self, values: Callable[..., jax.Array], dueling: bool = False, target: bool = True, **own: Any) -> Agent:
-        """`values` gives the numbers whose maximum is the best action; without `target` there is no target network."""
-        optimization, observation = self.optimization, self.spec.observation
-        forward = make_numpy_forward(self.layout, observation, len(self.network.hidden), dueling)
+    def act(weights: jax.Array, observation: Array, mask: Array | None, key: Any) -> jax.Array:
+        return jnp.argmax(values(weights, observation, mask, key), axis=-1)
 
-        def act(weights: jax.Array, observation: Array, mask: Array | None, key: Any) -> jax.Array:
-            return jnp.argmax(values(weights, observation, mask, key), axis=-1)
+    @jax.jit
+    def start(key: jax.Array) -> LearnerState:
+        key_weights, key = jax.random.split(key)
+        sample = jnp.zeros((1, *spec.observation.seen_shape), spec.observation.dtype)
+        weights = layout.ravel(module.init(key_weights, sample)["params"])
+        slow = weights + 0.0 if target else jnp.zeros(1)
+        zero, moments = jnp.zeros((), jnp.int32), optimization.transform.init(weights)
+        return LearnerState(weights, slow, moments, zero, zero, jax.random.key_data(key))
 
-        return Agent(
-            init=make_init(self.module, observation, self.layout, optimization.transform, with_target=target),
-            act=jax.jit(act),
-            values=jax.jit(values),
-            clip=jax.jit(optimization.clip),
-            change=jax.jit(optimization.change),
-            optimizer_step=jax.jit(optimization.optimizer_step),
-            apply=jax.jit(optimization.apply, donate_argnums=0),
-            layout=self.layout,
-            strategy=self.strategy,
-            numpy_forward=forward if self.strategy.numpy_rows else None,
-            max_gradient_norm=optimization.max_gradient_norm,
-            **own,
-        )
+    forward = make_numpy_forward(layout, spec.observation, len(network.hidden), dueling)
+    return Agent(
+        init=lambda seed: start(jax.random.key(seed)),
+        act=jax.jit(act),
+        values=jax.jit(values),
+        clip=jax.jit(optimization.clip),
+        change=jax.jit(optimization.change),
+        optimizer_step=jax.jit(optimization.optimizer_step),
+        apply=jax.jit(optimization.apply, donate_argnums=0),
+        layout=layout,
+        strategy=strategy,
+        numpy_forward=forward if strategy.numpy_rows else None,
+        max_gradient_norm=optimization.max_gradient_norm,
+        **own,
+    )
 
 
 def legal(values: jax.Array, mask: Array | None) -> jax.Array:
     """Values with illegal actions so low that no maximum finds them."""
     return values if mask is None else jnp.where(mask, values, ILLEGAL)
-
-
-def make_init(
-    module: nn.Module,
-    spec: ObservationSpec,
-    layout: Layout,
-    transform: optax.GradientTransformation,
-    *,
-    with_target: bool,
-) -> Callable[[int], LearnerState]:
-    """From a seed to fresh weights; the target starts as a copy, or is a single number that stands for none."""
-
-    @jax.jit
-    def start(key: jax.Array) -> LearnerState:
-        key_weights, key = jax.random.split(key)
-        sample = jnp.zeros((1, *spec.seen_shape), spec.dtype)
-        weights = layout.ravel(module.init(key_weights, sample)["params"])
-        target = weights + 0.0 if with_target else jnp.zeros(1)
-        zero = jnp.zeros((), jnp.int32)
-        return LearnerState(weights, target, transform.init(weights), zero, zero, jax.random.key_data(key))
-
-    return lambda seed: start(jax.random.key(seed))
 
 
 def make_gradient(layout: Layout, loss: Loss) -> Gradient:

@@ -20,7 +20,7 @@ import optax
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, Transitions
-from repertory.agents.learning import Construction, Optimization, OptimizerName, legal, make_gradient, make_learn
+from repertory.agents.learning import Optimization, OptimizerName, legal, make_agent, make_gradient, make_learn
 from repertory.agents.networks import NetworkOptions, build_network, measure_layout
 from repertory.agents.strategy import choose_strategy, device
 from repertory.errors import UserError
@@ -111,7 +111,7 @@ class QLearningOptions:
             raise UserError("--agent.prioritized needs a replay; drop it or drop --agent.no-replay")
         if self.epsilon_end > self.epsilon_start:
             raise UserError(
-                f"--agent.epsilon-end {self.epsilon_end} is above --agent.epsilon-start {self.epsilon_start}"
+                f"--agent.epsilon-end {self.epsilon_end} lies above --agent.epsilon-start {self.epsilon_start}"
             )
 
 
@@ -145,7 +145,13 @@ def make_q_learning(
         return head.loss(*(errors or td_errors)(head, networks, batch), batch)
 
     gradient = make_gradient(layout, loss)
-    return Construction(network, spec, module, layout, strategy, optimization).agent(
+    return make_agent(
+        network,
+        spec,
+        module,
+        layout,
+        strategy,
+        optimization,
         values,
         dueling=options.dueling,
         gradient=jax.jit(gradient),

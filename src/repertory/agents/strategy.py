@@ -74,8 +74,8 @@ def choose_strategy(network: NetworkOptions, observation: ObservationSpec, devic
 def device() -> str:
     """The platform that JAX computes on.
 
-    JAX itself is asked only where a plug-in for a GPU or TPU is installed: to answer, it starts XLA, which costs an
-    actor that needs none 25 MB.
+    Only where a plug-in for a GPU or TPU is installed, JAX itself decides: that starts XLA, which costs an actor that
+    needs none 25 MB.
     """
     chosen = getattr(jax.config, "jax_platforms", None)
     if chosen:

@@ -20,7 +20,7 @@ import inspect
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,26 +147,6 @@ def set_warning_level(number: int) -> None:
     logger.min_level = number
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A callable that makes environments, or the registration of what was given by its id."""
-
-    factory: Callable[..., Any] | None
-    id: str
-    """The id under which the environment is registered; empty if it has none."""
-    registered: EnvSpec | None
-    """Its registration, if other processes may lack it."""
-
-    def register(self) -> None:
-        """Register in this process what it lacks; a package that does so itself when it is imported comes first."""
-        if self.registered is None or self.id in gym.registry:
-            return
-        if isinstance(self.registered.entry_point, str):
-            with contextlib.suppress(Exception):
-                importlib.import_module(self.registered.entry_point.partition(":")[0])
-        gym.registry.setdefault(self.id, self.registered)
-
-
 def portable(id_: str) -> EnvSpec | None:
     """A registration that works in any process; None if there is none, or if every process has it."""
     spec = gym.registry.get(id_)
@@ -186,6 +166,20 @@ class Source:
     name: str
     spec: EnvSpec | None = None
     factory: Callable[..., Any] | None = None
+    id: str = ""
+    """The id under which what was given from Python is registered; empty if it has none."""
+
+    def registered(self) -> Source:
+        """Of what was given from Python: registered in this process too.
+
+        A package that registers its environments when it is imported comes first.
+        """
+        if self.spec is not None and self.id not in gym.registry:
+            if isinstance(self.spec.entry_point, str):
+                with contextlib.suppress(Exception):
+                    importlib.import_module(self.spec.entry_point.partition(":")[0])
+            gym.registry.setdefault(self.id, self.spec)
+        return replace(self, spec=None if self.factory else gym.registry[self.id])
 
     def build(self, options: Mapping[str, Any], *, render: bool = False, who: str = "the environment") -> Env:
         """One environment; `who` begins the sentence if that fails."""
@@ -265,7 +259,7 @@ def name_environment(given: Any, options: Mapping[str, Any]) -> str:
     if isinstance(given, str):
         spec = portable(given)
         carried = spec is not None and not games.is_atari(spec)
-        return Given(given, Recipe(None, given, spec)) if carried else given
+        return Given(given, Source(given, spec, id=given)) if carried else given
     if isinstance(given, gym.Env | gym.vector.VectorEnv):
         kind = type(given.unwrapped).__name__
         remade = f"{kind}()" if given.spec is None else f"gym.make({given.spec.id!r})"
@@ -277,7 +271,7 @@ def name_environment(given: Any, options: Mapping[str, Any]) -> str:
         raise UserError(f"an environment is a name or a function that makes one, not {given!r}")
     name = name_of(given)
     id_ = _registered_as(Source(name, factory=given), options)
-    return Given(name, Recipe(given, id_, portable(id_)))
+    return Given(name, Source(name, portable(id_), given, id_))
 
 
 def _registered_as(source: Source, options: Mapping[str, Any]) -> str:
@@ -301,9 +295,8 @@ def registered_id(name: str) -> str:
 def find(name: str) -> Source:
     """The environment of that name, or a sentence that says why there is none."""
     if isinstance(name, Given):
-        recipe: Recipe = name.call
-        recipe.register()
-        return Source(name, factory=recipe.factory, spec=None if recipe.factory else gym.registry[recipe.id])
+        source: Source = name.call
+        return source.registered()
     if is_lost(name):
         raise UserError(f"the environment {name} was a Python object; name it, for example as path/file.py:function")
     place, last = split(name)

@@ -15,13 +15,12 @@ limit.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,10 +35,14 @@ from repertory.environments.stepping import Array
 from repertory.environments.vectors import Vector, Vectorised
 from repertory.errors import UserError, missing_extra, nearest
 from repertory.specs import ObservationSpec, Part
+from repertory.user_code import load_file
 
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMES = re.compile(r"ALE/|.*(NoFrameskip|Deterministic)-v\d$")
 _ZOOM = 4
+GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+"""MinAtar's."""
+_PIXELS_PER_CELL = 16
 
 
 def register_atari(name: str) -> None:
@@ -66,37 +69,24 @@ def make_atari(
     own = {key: spec.kwargs[key] for key in ("game", "repeat_action_probability")}
     chosen = {**own, "num_threads": 1, "frameskip": 4, "stack_num": 4, "grayscale": True, **options}
     env: Vector = create(num_envs=count, autoreset_mode=mode or AutoresetMode.NEXT_STEP, **chosen)
+    stack, shape = chosen["stack_num"], env.single_observation_space.shape or ()
+    shape = shape[1:] if stack > 1 else shape
+
+    def picture(stack: Array) -> Array:
+        frame = stack[-1][..., None].repeat(3, axis=2) if chosen["grayscale"] else stack[-1]
+        return np.asarray(frame.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1))
+
     return Vectorised(
         name,
         env,
         worker,
-        seeding=_seeds,
-        observation=_observation(env.single_observation_space, chosen["stack_num"]),
+        seeding=lambda seeds: np.array(seeds, np.int64) & 0x7FFFFFFF,  # `ale_py` takes 31 bits
+        observation=ObservationSpec(shape, "uint8", (Part("pixel", math.prod(shape)),), stack, "zero"),
         frame_skip=chosen["frameskip"],
         masked=False,
         reuses_arrays=False,
-        picture_of=functools.partial(_picture, grey=chosen["grayscale"]),
+        picture_of=picture,
     )
-
-
-def _observation(space: gym.Space[Any], stack: int) -> ObservationSpec:
-    assert space.shape is not None
-    shape = space.shape[1:] if stack > 1 else space.shape
-    return ObservationSpec(shape, "uint8", (Part("pixel", math.prod(shape)),), stack, "zero")
-
-
-def _seeds(seeds: Sequence[int]) -> NDArray[np.int64]:
-    return np.array(seeds, np.int64) & 0x7FFFFFFF  # `ale_py` takes 31 bits
-
-
-def _picture(stack: Array, grey: bool) -> Array:
-    """The newest frame, larger."""
-    frame = stack[-1][..., None].repeat(3, axis=2) if grey else stack[-1]
-    return np.asarray(frame.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1))
-
-
-GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
-_PIXELS_PER_CELL = 16
 
 
 class MinAtarGame(gym.Env[Any, Any]):
@@ -157,22 +147,15 @@ def register_minatar() -> None:
                 gym.register(name, f"{__name__}:MinAtarGame", kwargs={"game": game, "minimal_actions": minimal})
 
 
-@functools.cache
 def _module(game: str) -> ModuleType:
     package = importlib.util.find_spec("minatar")
     if package is None or package.origin is None:
         raise missing_extra("MinAtar", "minatar")
-    path = Path(package.origin).parent / "environments" / f"{game}.py"
-    spec = importlib.util.spec_from_file_location(f"_repertory_minatar_{game}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(Path(package.origin).parent / "environments" / f"{game}.py")
 
 
 def _palette(channels: int) -> NDArray[np.uint8]:
-    """Black, then hues spread evenly round the colour circle."""
+    """Black, then evenly spread hues."""
     angles = np.arange(channels)[:, None] / channels + np.array([0, 1 / 3, 2 / 3])
     colours = 40 + 215 * (0.5 + 0.5 * np.cos(2 * np.pi * angles))
     return np.concatenate([np.zeros((1, 3)), colours]).astype(np.uint8)

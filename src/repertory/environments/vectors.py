@@ -45,7 +45,7 @@ class _Checked:
         self._encoder = Encoder(space)
         self._actions, self._start = discrete_actions(name, actions)
         self._watch = Watch(worker, count, self._actions)
-        # Handed out again and again, so nobody may write to them.
+        # Read-only, for they are returned again and again.
         self._always, self._never = np.ones(count, np.bool_), np.zeros(count, np.bool_)
         self._always.flags.writeable = self._never.flags.writeable = False
 
@@ -198,7 +198,6 @@ class OneByOne(_Checked):
 
 
 def picture(name: str, frame: Any) -> NDArray[np.uint8]:
-    """What `render` returned, if it is a picture."""
     if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else repr(frame)[:60]
         raise UserError(
@@ -209,7 +208,7 @@ def picture(name: str, frame: Any) -> NDArray[np.uint8]:
 
 
 def one_seed(seeds: Sequence[int]) -> int:
-    """A single seed for vector environments that take only one; other lists give other seeds."""
+    """A single seed for vector environments that take only one; different lists give different seeds."""
     return int(np.random.SeedSequence(list(seeds)).generate_state(1)[0] >> 1)
 
 
