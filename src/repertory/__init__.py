@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from repertory.environments.registration import register_with_gymnasium
+from repertory.environments import register_with_gymnasium
 from repertory.errors import UserError
 from repertory.runtime import cap_threads, use_dummy_display
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repertory.agents.network_registry import name_module
+from repertory.agents.networks import name_module
 from repertory.environments.factory import name_environment
 from repertory.errors import UserError
 from repertory.runs import config_file, launch

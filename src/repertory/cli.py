@@ -178,7 +178,7 @@ def resume(options: ResumeOptions) -> int:
 
 
 def evaluate(options: EvaluateOptions) -> int:
-    from repertory.environments.loading import hushed
+    from repertory.environments.factory import hushed
     from repertory.runs.directory import RunDirectory
     from repertory.runs.opening import Supplied
     from repertory.runs.player import load_player

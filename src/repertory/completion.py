@@ -16,7 +16,7 @@ import tyro
 from repertory import commands, topologies
 from repertory.agents import registry
 from repertory.engines import ENGINES
-from repertory.environments.minatar_games import GAMES
+from repertory.environments.games import GAMES
 from repertory.errors import UserError, nearest
 from repertory.runs import presets
 from repertory.runs.config import flag, options_for

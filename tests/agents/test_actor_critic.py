@@ -26,8 +26,7 @@ from repertory.agents.actor_critic import (
 )
 from repertory.agents.agent import Agent, Learned, LearnerState, Rollout
 from repertory.agents.learning import legal as only_legal
-from repertory.agents.network_registry import build_policy_network
-from repertory.agents.networks import NetworkOptions
+from repertory.agents.networks import NetworkOptions, build_policy_network
 from repertory.agents.strategy import SLICE_ROWS, Strategy
 from repertory.specs import EnvironmentSpec, ObservationSpec, Part
 
@@ -442,10 +441,10 @@ def test_entropy_is_worth_its_weight(options: ActorCriticOptions) -> None:
 def test_illegal_actions_never_get_probability() -> None:
     agent, batch = agent_of(A3C), make_batch()
     assert agent.respond is not None
-    θ, every, core = weights_of(agent) * 30.0, np.arange(len(COLUMNS)), batch.recurrent_state
+    θ, every, state = weights_of(agent) * 30.0, np.arange(len(COLUMNS)), batch.recurrent_state
     for t, mask in enumerate(batch.mask):  # type: ignore[arg-type]
-        rows, _ = agent.respond(θ, batch.observation[t], mask, core, batch.first[t])
-        free, _ = agent.respond(θ, batch.observation[t], np.ones_like(mask), core, batch.first[t])
+        rows, _ = agent.respond(θ, batch.observation[t], mask, state, batch.first[t])
+        free, _ = agent.respond(θ, batch.observation[t], np.ones_like(mask), state, batch.first[t])
         rows, free = np.asarray(rows), np.asarray(free)
         for row, legal in zip(rows, mask, strict=True):
             np.testing.assert_array_equal(twins.softmax(row[:-1])[~legal], 0.0)
@@ -473,10 +472,10 @@ def test_an_action_that_is_never_legal_is_not_learned_about(options: ActorCritic
     assert learned.entropy <= math.log(ACTIONS - 1)
 
 
-# The recurrent core.
+# The recurrent state.
 
 
-LSTM = replace(TINY, core=4)
+LSTM = replace(TINY, lstm_size=4)
 
 
 @cache
@@ -485,16 +484,16 @@ def compiled_pass() -> Any:
     model = Model(build_policy_network(LSTM, SPEC.observation, ACTIONS), ACTIONS, 8)
     layout = agent_of(IMPALA, LSTM).layout
 
-    def run(weights: Any, observation: Any, core: Any, first: Any) -> tuple[Any, Any]:
+    def run(weights: Any, observation: Any, state: Any, first: Any) -> tuple[Any, Any]:
         tree = layout.unravel(weights)
-        return model.through_time(tree, model.features(tree, observation), core, first)
+        return model.through_time(tree, model.features(tree, observation), state, first)
 
     return jax.jit(run)
 
 
-def played_through(batch: Rollout, rows: slice = slice(None), core: Any = None) -> tuple[Any, Any]:
+def played_through(batch: Rollout, rows: slice = slice(None), state: Any = None) -> tuple[Any, Any]:
     """The last states and the outputs of some rows."""
-    start = batch.recurrent_state if core is None else core
+    start = batch.recurrent_state if state is None else state
     θ = weights_of(agent_of(IMPALA, LSTM))
     state, outputs = compiled_pass()(θ, batch.observation[rows], start, batch.first[rows])
     return np.asarray(state), np.asarray(outputs)
@@ -523,10 +522,10 @@ def test_playing_step_by_step_is_going_through_the_unroll() -> None:
     agent, batch = agent_of(IMPALA, LSTM), make_batch(state_size=8)
     assert agent.respond is not None
     assert (agent.state_size, agent.numpy_forward) == (8, None)
-    core: Any = batch.recurrent_state
+    state: Any = batch.recurrent_state
     _, outputs = played_through(batch)
     for t in range(ROWS + 1):
-        rows, core = agent.respond(weights_of(agent), batch.observation[t], None, core, batch.first[t])
+        rows, state = agent.respond(weights_of(agent), batch.observation[t], None, state, batch.first[t])
         np.testing.assert_allclose(rows, outputs[t], rtol=1e-5, atol=1e-6)
 
 

@@ -57,7 +57,11 @@ def test_gradient_of_cached_passes_is_the_gradient(rows: int, monkeypatch: pytes
 
 def test_only_built_in_picture_networks_cache_their_activations() -> None:
     """An LSTM or a user's module may mix rows, and for small networks it does not pay."""
-    for network in (NetworkOptions("nature", core=8), NetworkOptions("nature", separate=True), NetworkOptions("mlp")):
+    for network in (
+        NetworkOptions("nature", lstm_size=8),
+        NetworkOptions("nature", separate=True),
+        NetworkOptions("mlp"),
+    ):
         assert make_actor_critic(A3C, network, IMAGE).cached_forward is None
 
 

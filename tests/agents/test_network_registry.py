@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import repertory
-from repertory.agents import kinds, network_registry
-from repertory.agents.network_registry import NetworkKind, choose_kind, find, register
-from repertory.agents.networks import NetworkOptions
+from repertory import agents
+from repertory.agents import networks
+from repertory.agents.networks import NetworkKind, NetworkOptions, choose_kind, find, register
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.agents.strategy import SLICE_ROWS
 from repertory.errors import UserError
@@ -32,8 +32,8 @@ TANH = NetworkKind("tanh", "one layer with tanh", build, convolves=False)
 
 @pytest.fixture(autouse=True)
 def own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(network_registry._KINDS, "_kinds", dict(network_registry._KINDS._kinds))
-    monkeypatch.setattr(network_registry._KINDS, "_loaded", False)
+    monkeypatch.setattr(networks._KINDS, "_kinds", dict(networks._KINDS._kinds))
+    monkeypatch.setattr(networks._KINDS, "_loaded", False)
     return
 
 
@@ -61,13 +61,13 @@ def test_a_network_that_may_convolve_is_learned_from_in_slices() -> None:
 
 def test_an_entry_point_brings_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     here = EntryPoint("tanh", f"{__name__}:TANH", "repertory.networks")
-    monkeypatch.setattr(kinds, "entry_points", lambda group: [here] if group == here.group else [])
+    monkeypatch.setattr(agents, "entry_points", lambda group: [here] if group == here.group else [])
     assert find("tanh") is TANH
 
 
 def test_an_entry_point_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     here = EntryPoint("lost", "no_such_module:KIND", "repertory.networks")
-    monkeypatch.setattr(kinds, "entry_points", lambda group: [here] if group == here.group else [])
+    monkeypatch.setattr(agents, "entry_points", lambda group: [here] if group == here.group else [])
     with pytest.raises(UserError, match=r"entry point 'lost' of repertory.networks can't be loaded"):
         find("tanh")
 

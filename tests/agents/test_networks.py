@@ -13,8 +13,17 @@ import numpy as np
 import pytest
 
 import twins
-from repertory.agents.network_registry import build_network, build_policy_network, choose_kind
-from repertory.agents.networks import LECUN, NetworkOptions, NoisyDense, PatchConv, WholeConv, encode
+from repertory.agents.networks import (
+    LECUN,
+    NetworkOptions,
+    NoisyDense,
+    PatchConv,
+    WholeConv,
+    build_network,
+    build_policy_network,
+    choose_kind,
+    encode,
+)
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
@@ -202,7 +211,7 @@ def test_noisy_layer_starts_as_the_paper_says() -> None:
 POLICIES = {
     "first": (NetworkOptions("first"), image(44, 44, stack=4)),
     "nature": (NetworkOptions("nature"), image(84, 84, stack=4)),
-    "nature-lstm": (NetworkOptions("nature", core=8), image(84, 84, stack=4)),
+    "nature-lstm": (NetworkOptions("nature", lstm_size=8), image(84, 84, stack=4)),
     "first-separate": (NetworkOptions("first", separate=True), image(44, 44, stack=4)),
     "small": (NetworkOptions("small", start="he"), image(10, 10, 4)),
     "mlp": (NetworkOptions("mlp", start="he"), VECTOR.observation),
@@ -369,7 +378,7 @@ def test_noise_cannot_reach_into_a_users_module(own: str) -> None:
 def test_first_weights_of_a_users_module_are_its_own(own: str) -> None:
     with pytest.raises(UserError, match=r"--network.start he .* drop one of the two"):
         build_policy_network(NetworkOptions(module=f"{own}:good", start="he"), image(84, 84, stack=4), 6)
-    module: Any = build_policy_network(NetworkOptions(module=f"{own}:good", core=8), image(84, 84, stack=4), 6)
+    module: Any = build_policy_network(NetworkOptions(module=f"{own}:good", lstm_size=8), image(84, 84, stack=4), 6)
     assert module.head_init is LECUN
 
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 import twins
 from naive import Habits, Play, make_spec
 from repertory.agents.agent import Agent, Learned, LearnerState, Transitions
-from repertory.agents.learning import make_learn
+from repertory.agents.learning import make_learn, make_optimizer
 from repertory.agents.networks import NetworkOptions
-from repertory.agents.optimizing import make_optimizer
 from repertory.agents.q_learning import Head, QLearningOptions, dueling, make_q_learning
 from repertory.agents.strategy import SLICE_ROWS, Strategy
 from repertory.experience.lanes import LaneStorage
@@ -357,7 +356,7 @@ def test_centred_rmsprop_makes_numbers_of_gradients_that_hardly_change(scale: fl
 
 
 @pytest.mark.parametrize(("limit", "scale"), [(0.0, 1.0), (2.0, 0.4), (5.0, 1.0), (50.0, 1.0)])
-def test_long_gradients_are_shortened_to_the_limit(limit: float, scale: float) -> None:
+def test_gradients_are_clipped_by_global_norm(limit: float, scale: float) -> None:
     agent = agent_of(replace(PLAIN, max_gradient_norm=limit))
     gradient = some_gradients(agent.layout.size)[0]
     gradient *= 5.0 / np.linalg.norm(gradient)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from repertory.agents import strategy
 from repertory.agents.actor_critic import ActorCriticOptions, make_actor_critic
 from repertory.agents.networks import NetworkOptions
 from repertory.agents.q_learning import QLearningOptions, make_q_learning
@@ -22,7 +25,7 @@ CASES = {
     "perceptron that reads pixels": (NetworkOptions("mlp"), SCREEN, BY_NUMPY),
     "categories": (NetworkOptions(), CATEGORIES, Strategy()),
     "several parts": (NetworkOptions(), PARTS, Strategy()),
-    "recurrent": (NetworkOptions(core=8), VECTOR, Strategy()),
+    "recurrent": (NetworkOptions(lstm_size=8), VECTOR, Strategy()),
     "separate": (NetworkOptions(separate=True), VECTOR, Strategy()),
     "own module": (NetworkOptions(module="a:b"), VECTOR, Strategy(slice_rows=SLICE_ROWS, threads=3)),
     "convolutions": (
@@ -30,7 +33,11 @@ CASES = {
         SCREEN,
         Strategy(slice_rows=SLICE_ROWS, threads=3, cached_rows=CACHED_ROWS),
     ),
-    "recurrent convolutions": (NetworkOptions("first", core=8), SCREEN, Strategy(slice_rows=SLICE_ROWS, threads=3)),
+    "recurrent convolutions": (
+        NetworkOptions("first", lstm_size=8),
+        SCREEN,
+        Strategy(slice_rows=SLICE_ROWS, threads=3),
+    ),
     "small planes": (NetworkOptions(), PLANES, Strategy()),
 }
 
@@ -49,6 +56,23 @@ def test_an_accelerator_scans_everything_and_leaves_nothing_to_numpy(
 ) -> None:
     chosen = choose_strategy(network, observation, platform, 3)
     assert chosen == Strategy(slice_rows=0, threads=1, numpy_rows=0, cached_rows=0, prefetch_target=False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "installed", "want"),
+    [(None, False, "cpu"), (None, True, "gpu"), ("cpu", True, "cpu"), ("cuda,cpu", True, "cuda")],
+)
+def test_a_gpu_that_jax_finds_by_itself_counts_and_without_plug_in_jax_does_not_start(
+    chosen: str | None, installed: bool, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    jax = SimpleNamespace(
+        config=SimpleNamespace(jax_platforms=chosen), default_backend=lambda: asked.append(1) or "gpu"
+    )
+    monkeypatch.setattr(strategy, "jax", jax)
+    monkeypatch.setattr(strategy, "find_spec", lambda name: installed and name == "jax_plugins")
+    assert device() == want
+    assert bool(asked) == (want == "gpu")
 
 
 def test_agents_have_what_was_chosen_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

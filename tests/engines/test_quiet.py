@@ -13,7 +13,7 @@ import gymnasium as gym
 import pytest
 
 from commands import Command, words
-from repertory.environments.loading import hushed
+from repertory.environments.factory import hushed
 
 WARNING = """
 import gymnasium as gym

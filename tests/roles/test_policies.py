@@ -29,7 +29,7 @@ from inference_parts import (
 )
 from repertory.agents.actor_critic import ActorCriticOptions, Model, rollout_loss
 from repertory.agents.agent import Agent
-from repertory.agents.network_registry import build_policy_network
+from repertory.agents.networks import build_policy_network
 from repertory.channels.channel import allocate
 from repertory.environments.factory import make
 from repertory.experience.unrolls import UnrollStorage, UnrollWriter

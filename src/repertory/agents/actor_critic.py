@@ -1,4 +1,4 @@
-"""Advantage actor-critic agents as options of one: A3C, IMPALA, APPO; imports JAX, RLax, Optax.
+"""Advantage actor-critic agents as options of one: A3C, IMPALA, APPO.
 
 Mnih et al. 2016 (A3C), Babaeizadeh et al. 2017 (GA3C: lag, and a floor under the probabilities), Espeholt et al. 2018
 (IMPALA: V-trace), Schulman et al. 2017 and Petrenko et al. 2020 (PPO's clip, and both together: APPO).
@@ -24,23 +24,23 @@ import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Rollout
 from repertory.agents.learning import (
-    Apply,
     Gradient,
+    Optimization,
+    OptimizerName,
     Update,
+    add_up,
     finish_update,
     legal,
+    make_agent,
     make_cached_forward,
     make_gradient,
-    make_init,
     make_update,
     map_on_threads,
     slice_edges,
     stack,
 )
-from repertory.agents.network_registry import build_policy_network, measure_layout
-from repertory.agents.networks import NetworkOptions, Recurrent
-from repertory.agents.optimizing import OptimizerName, make_optimization
-from repertory.agents.strategy import Strategy, choose_strategy, device, make_numpy_forward
+from repertory.agents.networks import NetworkOptions, Recurrent, build_policy_network, measure_layout
+from repertory.agents.strategy import Strategy, choose_strategy, device
 from repertory.agents.vector import Layout
 from repertory.errors import UserError
 from repertory.limits import NonNegative, Positive, Share
@@ -49,62 +49,61 @@ from repertory.specs import EnvironmentSpec
 
 @dataclass(frozen=True)
 class ActorCriticOptions:
-    """A member of the actor-critic family."""
+    """Actor-critic agents."""
 
     unroll: Positive[int] = 20
-    """Rows of an unroll: steps that are learned from together (t_max)."""
+    """Unroll length (t_max): steps of one environment that are learned from together; typically 5 to 128."""
     batch_unrolls: Positive[int] = 8
-    """Unrolls of one environment each that a learner takes at once; a multiple of `envs_per_actor` per group."""
+    """Batch size in unrolls of one environment each; a multiple of `envs_per_actor` per group, typically 8 to 64."""
     learning_rate: Positive[float] = 6e-4
-    """Step size of the optimiser."""
+    """Learning rate at the start of training; typically 1e-4 to 1e-3."""
     learning_rate_end: NonNegative[float] = 0.0
-    """Step size from `learning_rate_steps` on."""
+    """Learning rate from `learning_rate_steps` on."""
     learning_rate_steps: NonNegative[int] = 0
-    """Env steps over which the step size falls linearly; 0 = it stays."""
+    """Env steps over which the learning rate falls linearly; 0 = constant."""
     discount: Share[float] = 0.99
-    """γ: what a reward one step later is worth."""
+    """Discount factor γ; typically 0.95 to 0.999."""
     correction: Literal["none", "vtrace", "gae"] = "vtrace"
-    """Returns: as played (A3C), corrected for an older policy (V-trace), or generalised advantages."""
+    """Returns: n-step as played (`none`, A3C), off-policy corrected (`vtrace`), generalized advantage estimation
+    (`gae`, PPO)."""
     rho_clip: Positive[float] = 1.0
-    """V-trace's ρ̄: the largest weight of a step's error."""
+    """V-trace's ρ̄: clip the importance weight of a step's error to this; typically 1."""
     c_clip: Positive[float] = 1.0
-    """V-trace's c̄: the largest weight with which later errors flow back."""
+    """V-trace's c̄: clip the importance weight with which later errors flow back to this; typically 1."""
     trace: Share[float] = 1.0
-    """λ: how far errors flow back; 1 = returns as long as the unroll, 0 = values are learned from one step."""
+    """Trace decay λ of GAE and V-trace: 1 = returns as long as the unroll, 0 = one-step targets; typically 0.9 to 1."""
     ratio_clip: NonNegative[float] = 0.0
-    """PPO: the new probability may differ by the factor 1 + this from the old one; 0 = no clip."""
+    """PPO clip range ε: the probability ratio is clipped to 1/(1 + ε) … 1 + ε; 0 = no clip, typically 0.1 to 0.2."""
     epochs: Positive[int] = 1
-    """How often a batch is learned from."""
+    """Epochs over each batch; typically 1 to 10."""
     minibatches: Positive[int] = 1
-    """Parts of a batch that make an update each."""
+    """Minibatches of each batch, with one update each; typically 1 to 8."""
     normalize_advantage: bool = False
-    """Advantages of an update get mean 0 and deviation 1."""
+    """Normalize the advantages of an update to mean 0 and standard deviation 1."""
     entropy: NonNegative[float] = 0.01
-    """Worth of a broad policy, at the start."""
+    """Entropy coefficient at the start of training; typically 0.001 to 0.05."""
     entropy_end: NonNegative[float] = 0.0
-    """Worth of a broad policy from `entropy_steps` on."""
+    """Entropy coefficient from `entropy_steps` on."""
     entropy_steps: NonNegative[int] = 0
-    """Env steps over which it falls linearly; 0 = it stays."""
+    """Env steps over which the entropy coefficient falls linearly; 0 = constant."""
     value_weight: NonNegative[float] = 0.5
-    """Weight of the value's squared error."""
+    """Value loss coefficient; typically 0.25 to 1."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Losses of steps are averaged, or added up as in A3C and IMPALA."""
+    """Average the loss over the steps of a batch, or sum it up as in A3C and IMPALA."""
     probability_floor: NonNegative[float] = 0.0
     """Added to a probability before its logarithm is taken (GA3C: 1e-6)."""
     max_gradient_norm: NonNegative[float] = 40.0
-    """Gradients longer than this are shortened to it; 0 = never."""
+    """Clip gradients to this global norm (max grad norm); 0 = no clipping, typically 0.5 to 40."""
     optimizer: OptimizerName = "adam"
-    """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
+    """Optax optimizer; `shared_rmsprop` is RMSProp as in Mnih et al. 2016, not centred."""
     optimizer_epsilon: Positive[float] = 1e-5
-    """Added to the optimiser's denominator."""
+    """Epsilon in the optimizer's denominator; typically 1e-8 to 0.1."""
 
     @property
     def updates_per_batch(self) -> int:
-        """Updates that a batch of unrolls makes."""
         return self.epochs * self.minibatches
 
     def check(self) -> None:
-        """Refuse options that contradict each other."""
         if self.minibatches > self.batch_unrolls:
             raise UserError(
                 f"--agent.minibatches {self.minibatches} is more than --agent.batch-unrolls {self.batch_unrolls}"
@@ -121,6 +120,7 @@ def make_actor_critic(
     strategy = choose_strategy(network, spec.observation, device(), threads)
     module = build_policy_network(network, spec.observation, spec.actions)
     layout = measure_layout(module, spec.observation, spec.actions + 1, network)
+    optimization = Optimization.of(options, lambda target, _weights, _updates: target)
     model = Model(module, spec.actions, 2 * network.lstm_size)
     loss = partial(rollout_loss, options, model)
 
@@ -130,53 +130,46 @@ def make_actor_critic(
         tree = weights if isinstance(weights, dict) else layout.unravel(weights)
         return model.respond(tree, observation, mask, state, first)
 
-    def preferences(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
+    def logits(weights: jax.Array, observation: Array, mask: Array | None, _key: Any) -> jax.Array:
         count = observation.shape[0]
         rows, _ = respond(weights, observation, mask, jnp.zeros((count, model.state_size)), jnp.ones(count, bool))
         return rows[:, :-1]
 
-    def act(weights: jax.Array, observation: Array, mask: Array | None, key: Any) -> jax.Array:
-        return jnp.argmax(preferences(weights, observation, mask, key), axis=-1)
-
     def whole(tree: Any, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
         return loss(tree, model.features(tree, batch.observation), batch)
 
-    optimization = make_optimization(
-        options.optimizer,
-        options.optimizer_epsilon,
-        options.learning_rate,
-        options.max_gradient_norm,
-        lambda target, _weights, _updates: target,
-    )
+    update: Update
     if strategy.slice_rows:
         gradient = gradient_in_slices(model, layout, loss, strategy)
-        update = update_in_parts(gradient, optimization.apply)
+        step = jax.jit(partial(finish_update, optimization.apply), donate_argnums=0)
+
+        def update(state: LearnerState, batch: Rollout, rate: Rate) -> tuple[LearnerState, Learned]:
+            return step(state, *gradient(state.weights, state.target, batch, state.key), rate)
     else:
         gradient = make_gradient(layout, whole)
         update = jax.jit(make_update(gradient, optimization.apply), donate_argnums=0)
         gradient = jax.jit(gradient)
-    return Agent(
-        init=make_init(module, spec.observation, layout, optimization.optimizer, with_target=False),
-        act=jax.jit(act),
-        values=jax.jit(preferences),
+    cached_forward = None
+    if strategy.cached_rows:
+        cached_forward = make_cached_forward(
+            model.flat_features, model.masked, layout, loss, spec.observation, strategy.cached_rows
+        )
+    return make_agent(
+        network,
+        spec,
+        module,
+        layout,
+        strategy,
+        optimization,
+        logits,
+        target=False,
         gradient=gradient,
         learn=partial(learn_from_rollout, options, update),
-        layout=layout,
-        strategy=strategy,
-        numpy_forward=make_numpy_forward(layout, spec.observation, len(network.hidden), dueling=False)
-        if strategy.numpy_rows
-        else None,
         respond=jax.jit(respond),
         layers=jax.jit(layout.unravel),
-        cached_forward=make_cached_forward(
-            model.flat_features, model.answers, layout, loss, spec.observation, strategy.cached_rows
-        )
-        if strategy.cached_rows
-        else None,
+        cached_forward=cached_forward,
         state_size=model.state_size,
         updates_per_call=options.updates_per_batch,
-        max_gradient_norm=options.max_gradient_norm,
-        **optimization.compiled(),
     )
 
 
@@ -187,53 +180,51 @@ class Model:
     module: nn.Module
     actions: int
     state_size: int
-    """Numbers of the recurrent state; 0 = none."""
+    """Numbers of the recurrent state; 0 = no LSTM."""
 
     def features(self, tree: Any, observation: Array) -> jax.Array:
-        """`[rows, unrolls, ...]` observations, or any two leading axes; without recurrent state, the outputs."""
+        """Of `[rows, unrolls, ...]` observations; without recurrent state, these are the outputs."""
         lead = observation.shape[:2]
         flat = observation.reshape(-1, *observation.shape[2:])
         return self.flat_features(tree, flat).reshape(*lead, -1)
 
     def flat_features(self, tree: Any, observation: Array) -> jax.Array:
-        """The same for a list of observations."""
         method = Recurrent.features if self.state_size else None
         found: Any = self.module.apply({"params": tree}, observation, method=method)
         return found
 
     def through_time(self, tree: Any, features: jax.Array, state: Array, first: Array) -> tuple[jax.Array, jax.Array]:
-        """The last state, and outputs `[rows, unrolls, actions + 1]`."""
+        """The last recurrent state, and outputs `[rows, unrolls, actions + 1]`."""
         if not self.state_size:
             return jnp.asarray(state), features
 
-        def turn(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            found: Any = self.module.apply({"params": tree}, state, *now, method=Recurrent.turn)
+        def step(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            found: Any = self.module.apply({"params": tree}, state, *now, method=Recurrent.step)
             return found
 
-        return jax.lax.scan(turn, jnp.asarray(state), (features, jnp.asarray(first)))
+        return jax.lax.scan(step, jnp.asarray(state), (features, jnp.asarray(first)))
 
     def respond(
         self, tree: Any, observation: Array, mask: Array | None, state: Array, first: Array
     ) -> tuple[jax.Array, jax.Array]:
-        """One row for each observation, illegal actions never preferred, and the next states."""
+        """One row of outputs for each observation, and the next recurrent states."""
         features = self.flat_features(tree, observation)[None]
         state, (rows,) = self.through_time(tree, features, state, jnp.asarray(first)[None])
-        return self.answers(rows, mask), state
+        return self.masked(rows, mask), state
 
     @staticmethod
-    def answers(rows: jax.Array, mask: Array | None) -> jax.Array:
-        """Outputs in which illegal actions are never preferred."""
+    def masked(rows: jax.Array, mask: Array | None) -> jax.Array:
         return jnp.concatenate([legal(rows[:, :-1], mask), rows[:, -1:]], axis=-1)
 
 
 def rollout_loss(
     options: ActorCriticOptions, model: Model, tree: Any, features: jax.Array, batch: Rollout
 ) -> tuple[jax.Array, Learned]:
-    """The loss of a batch of unrolls."""
+    """Policy gradient, value and entropy loss of a batch of unrolls."""
     _, outputs = model.through_time(tree, features, batch.recurrent_state, batch.first)
-    values, preferences = outputs[..., -1], legal(outputs[..., :-1], batch.mask)[:-1]
-    log_all = jax.nn.log_softmax(preferences)
-    chances = jnp.exp(log_all)
+    values, logits = outputs[..., -1], legal(outputs[..., :-1], batch.mask)[:-1]
+    log_all = jax.nn.log_softmax(logits)
+    probability = jnp.exp(log_all)
     taken = jnp.asarray(batch.action)[:-1, :, None]
     log_prob = jnp.take_along_axis(log_all, taken, axis=-1)[..., 0]
     if options.probability_floor > 0:
@@ -251,7 +242,7 @@ def rollout_loss(
         policy = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 / high, high) * advantage)
     else:
         policy = -log_prob * advantage
-    entropy = -jnp.sum(chances * jnp.where(chances > 0, log_all, 0.0), axis=-1)
+    entropy = -jnp.sum(probability * jnp.where(probability > 0, log_all, 0.0), axis=-1)
     each = policy + options.value_weight * rlax.l2_loss(values[:-1] - returns) - batch.entropy * entropy
     total = jnp.sum(each * weight)
     total = total * share if options.reduction == "mean" else total
@@ -285,7 +276,7 @@ def targets_and_advantages(
 
 
 def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array:
-    """Mean 0 and deviation 1 over what counts."""
+    """Mean 0 and standard deviation 1 over the steps that count."""
     mean = jnp.sum(x * weight) * share
     variance = jnp.sum((x - mean) ** 2 * weight) * share
     return (x - mean) / jnp.sqrt(variance + 1e-8)
@@ -294,7 +285,7 @@ def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array
 def learn_from_rollout(
     options: ActorCriticOptions, update: Update, state: LearnerState, batch: Rollout, rate: Rate | None = None
 ) -> tuple[LearnerState, Learned]:
-    """All updates of a batch: every epoch goes through its unrolls in another order."""
+    """All updates of a batch: every epoch goes through its unrolls in a new order."""
     rate = options.learning_rate if rate is None else rate
     if options.updates_per_batch == 1:
         return update(state, batch, rate)
@@ -311,26 +302,15 @@ def learn_from_rollout(
 
 
 def some_unrolls(batch: Rollout, which: np.ndarray[Any, Any]) -> Rollout:
-    """A part of a batch."""
     rows = {name: x[:, which] for name, x in batch._asdict().items() if np.ndim(x) > 1 and name != "recurrent_state"}
     return batch._replace(**rows, recurrent_state=batch.recurrent_state[which])
-
-
-def update_in_parts(gradient: Gradient, apply: Apply) -> Update:
-    """The gradient by itself, then the step."""
-    step = jax.jit(partial(finish_update, apply), donate_argnums=0)
-
-    def update(state: LearnerState, batch: Rollout, rate: Rate) -> tuple[LearnerState, Learned]:
-        return step(state, *gradient(state.weights, state.target, batch, state.key), rate)
-
-    return update
 
 
 def gradient_in_slices(model: Model, layout: Layout, loss: Callable[..., Any], strategy: Strategy) -> Gradient:
     """For convolutions: forward and backward in slices of observations, side by side on several threads.
 
-    Only the features are cut; what goes through time is computed for all of them in between. Each slice's forward pass
-    keeps what its backward pass needs, so nothing is computed twice. Not to be called inside a compiled function.
+    Only the features are cut; the LSTM and the loss are computed for all of them in between. Each slice's forward pass
+    caches the activations for its backward pass. Not to be called inside a compiled function.
     """
 
     @jax.jit
@@ -348,10 +328,6 @@ def gradient_in_slices(model: Model, layout: Layout, loss: Callable[..., Any], s
     def backward(pull: Any, wanted: jax.Array) -> jax.Array:
         return layout.ravel(pull(wanted)[0])
 
-    @jax.jit
-    def added(parts: list[jax.Array]) -> jax.Array:
-        return sum(parts[1:], parts[0])
-
     unravel, each = jax.jit(layout.unravel), map_on_threads(strategy.threads)
 
     def gradient(weights: jax.Array, _target: Any, batch: Rollout, _key: Any) -> tuple[jax.Array, Learned]:
@@ -361,6 +337,6 @@ def gradient_in_slices(model: Model, layout: Layout, loss: Callable[..., Any], s
         seen = each(partial(forward, tree), pieces)
         small = batch._replace(observation=np.zeros(0, np.uint8))  # the loss does not look at it
         (_, learned), own, wanted = between(tree, [features for features, _ in seen], small)
-        return added([own, *each(backward, [pull for _, pull in seen], wanted)]), learned
+        return add_up([own, *each(backward, [pull for _, pull in seen], wanted)]), learned
 
     return gradient

@@ -1,4 +1,4 @@
-"""What every agent is: a frozen record of pure functions, and what data it eats; imports JAX only."""
+"""What every agent is: a frozen record of pure functions, and the batches that it learns from."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Rate: TypeAlias = float | Array
 
 
 class Transitions(NamedTuple):
-    """A batch to learn from. `reward` is the n-step return, `discount` what multiplies the bootstrap (0 = none).
+    """A batch of transitions. `reward` is the n-step return, `discount` multiplies the bootstrap value (0 = none).
 
-    `next_action` counts only for Sarsa; -1 = none was taken, and then the discount is 0.
+    Only Sarsa reads `next_action`; -1 = none was taken, and then the discount is 0.
     """
 
     observation: NDArray[Any]
@@ -35,14 +35,14 @@ class Transitions(NamedTuple):
     next_mask: NDArray[np.bool_] | None
     weight: NDArray[np.float32]
     bootstrap: NDArray[np.float32] | None = None
-    """What the target network says of `next_observation`, a value for each action, if somebody has asked it before."""
+    """The target network's values of `next_observation`, one for each action, where they were prefetched."""
 
 
 class Rollout(NamedTuple):
-    """Unrolls to learn from, `[rows, unrolls]`: what was played with which probability, in the order of time.
+    """A batch of unrolls, `[rows, unrolls]`: actions and their probabilities in the order of time.
 
-    Of the last row only the observation counts: it is bootstrapped from. Where an episode ended, the next row holds
-    its final observation and no step: it weighs nothing, and a truncated step bootstraps from it.
+    Of the last row only the observation counts: its value is the bootstrap. Where an episode ended, the next row holds
+    its final observation and no step: its weight is 0, and a truncated step bootstraps from it.
     """
 
     observation: NDArray[Any]
@@ -75,34 +75,32 @@ class Learned(NamedTuple):
 
     loss: jax.Array
     priority: jax.Array
-    """For each sample of a batch of transitions; of a rollout 0."""
+    """For each sample of a batch of transitions; 0 for a rollout."""
     entropy: jax.Array
-    """The policy's mean entropy; of agents without a policy 0."""
+    """The policy's mean entropy; 0 for agents without a policy."""
     value: jax.Array
     """Mean absolute value estimate of the batch: Q of the actions taken, or V."""
     gradient_norm: jax.Array | None = None
-    """Norm of the gradient before it is clipped. `learn` gives it; `gradient` does not, since those who call it add
-    gradients up first."""
+    """Norm of the gradient before it is clipped. Only `learn` gives it: callers of `gradient` sum gradients first."""
 
 
 class CachedForward(NamedTuple):
     """Forward passes whose activations are cached while acting, and gradients from them: see `learning.py`."""
 
     observe: Callable[..., tuple[jax.Array, Any]]
-    """Layers, observations and masks give answers as `respond` does, and the pass."""
+    """From layers, observations and masks to outputs as `respond` gives them, and the pass."""
     gradient: Callable[..., tuple[jax.Array, Learned]]
-    """Layers, the passes of each row of an unroll but its last, and the batch."""
+    """From layers, the passes of each row of an unroll but its last, and the batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Agent:
     """Pure functions; `layout` says how the weight vector is cut into layers, `strategy` how they are computed.
 
-    `apply` is `clip` and then `optimizer_step`. Both parts stand alone for those who share the work: `clip` needs the
-    whole gradient, `optimizer_step` works on any slice of the vectors.
-
-    `change` is what `optimizer_step` adds to the weights, for those who add it themselves. `change`, `optimizer_step`,
-    `apply` and `learn` take the learning rate as their last argument; without it, it is that of the start.
+    `apply` is `clip` and then `optimizer_step`. Topologies that divide the work use the parts: `clip` needs the whole
+    gradient, `optimizer_step` works on any slice of the vectors, and `change` is what it adds to the weights.
+    `change`, `optimizer_step`, `apply` and `learn` take the learning rate as their last argument; the default is the
+    learning rate at the start.
     """
 
     init: Callable[[int], LearnerState]
@@ -118,38 +116,38 @@ class Agent:
     strategy: Strategy
     noisy: bool = False
     numpy_forward: Callable[[NDArray[np.float32]], NumpyForward] | None = None
-    """From weights to a forward pass by NumPy, where the strategy has one: see `strategy.py`."""
+    """From weights to a NumPy forward pass, where the strategy has one: see `strategy.py`."""
     respond: Callable[..., tuple[jax.Array, jax.Array]] | None = None
-    """Actor-critic agents: weights, observations, masks, recurrent states and first steps give a row of preferences and
-    a value for each, and the next states. Actions are sampled from the preferences."""
+    """Actor-critic agents: from weights, observations, masks, recurrent states and first steps to a row of policy
+    logits and a value for each observation, and the next recurrent states."""
     layers: Callable[[jax.Array], Any] | None = None
-    """The same weights, cut into layers: `respond` takes those as well, and need not cut them again."""
+    """The weights, cut into layers: `respond` takes these as well, and then need not cut them again."""
     cached_forward: CachedForward | None = None
-    """For those who learn with the weights that acted, where the strategy has it."""
+    """For workers that learn with the weights that acted, where the strategy has it."""
     state_size: int = 0
     """Numbers of the recurrent state of each environment."""
     updates_per_call: int = 1
     """Updates that `learn` makes of a rollout."""
     target_period: int = 0
-    """Updates for which the target network stays as it is; 0 = it moves with each, or there is none."""
+    """Updates between copies into the target network; 0 = it moves with each update, or there is none."""
     max_gradient_norm: float = 0.0
-    """Longer gradients are clipped by `clip`; 0 = none."""
+    """`clip` clips gradients to this global norm; 0 = no clipping."""
 
     @property
     def prefetch_target(self) -> bool:
-        """Whether the target stays for a while, and another thread can ask it by NumPy."""
+        """Whether another thread can run the target network by NumPy before it changes."""
         return self.strategy.prefetch_target and self.target_period > 0
 
     @property
     def numpy_rows(self) -> int:
-        """NumPy answers batches of at most so many observations; 0 = none."""
+        """Largest batch of observations for the NumPy forward pass; 0 = no NumPy."""
         return self.strategy.numpy_rows if self.numpy_forward is not None else 0
 
     @cache  # noqa: B019  # workers that are built anew compile nothing anew; an agent lives as long as its process
     def compiled_update(self, decode: Callable[[Any], jax.Array], mean: bool, whole: bool) -> Callable[..., Any]:
         """One compiled call from several encoded gradients and a learning rate to the next state.
 
-        `whole` = not a slice: it is clipped, and its norm before that is given beside the state.
+        `whole` = not a slice: the gradient is clipped, and its norm before that is returned beside the state.
         """
 
         def update(state: LearnerState, payloads: list[Any], rate: Rate) -> tuple[LearnerState, jax.Array]:

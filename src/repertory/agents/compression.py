@@ -1,9 +1,9 @@
-"""Gradients in fewer bytes, for topologies that send them; imports JAX only.
+"""Gradient compression, for topologies that send gradients.
 
-A method is a pair of pure functions between a flat float32 gradient and a payload of arrays whose shapes never
-change, so that it can lie in a slot made beforehand. Methods that lose much add what they lost to the next gradient
-(error feedback: Stich et al. 2018, Lin et al. 2018). All arithmetic of `decode` is exact, so that no compiler's order
-of operations or fused multiply-add can make two receivers differ in a bit.
+A method is a pair of pure functions between a flat float32 gradient and a payload of arrays of constant shape, which
+fits a preallocated slot. Methods that lose much add what they lost to the next gradient (error feedback: Stich et al.
+2018, Lin et al. 2018). All arithmetic of `decode` is exact, so that no compiler's order of operations or fused
+multiply-add can make two receivers differ in a bit.
 
 A gradient that is not finite decodes to one that is not finite, for the receiver to skip and count, and leaves the
 residual as it was.
@@ -41,7 +41,7 @@ class Compression:
     """How a gradient of `size` numbers is sent: a frozen record of pure functions.
 
     `encode` takes a gradient and the residual, and gives the payload and the new residual. `decode` also takes numpy
-    arrays, but reads them when it runs, not when it is called: wait for its answer before a slot is written again.
+    arrays, but reads them when it runs, not when it is called: wait for its result before a slot is written again.
     """
 
     name: str
@@ -49,13 +49,12 @@ class Compression:
     fields: Fields
     """Arrays of the payload: name to shape and numpy dtype."""
     feedback: bool
-    """Whether what was lost is kept for the next gradient; if not, the residual is empty."""
+    """Whether the error is added to the next gradient; if not, the residual is empty."""
     encode: Encode
     decode: Decode
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one payload."""
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.fields.values())
 
     def residual(self) -> jax.Array:
@@ -106,18 +105,18 @@ def _encode_codes(gradient: jax.Array, residual: jax.Array) -> Encoded:
     """int8: multiples of a scale for each chunk, the largest 64 to 127 of them.
 
     The scale is a power of two. That takes half a bit of precision on average, which error feedback gives back; for it
-    code · scale is exact, and what is sent plus what is kept is the total to the bit.
+    code · scale is exact, and payload plus residual is the total to the bit.
     """
     chex.assert_equal_shape([gradient, residual])
     total = gradient + residual
     rows = _chunks(total)
     scale = _power_of_two_below(jnp.max(jnp.abs(rows), axis=1) * (2 / 127))
-    # Where even the largest is so small that its scale is 0, nothing is sent and all is kept.
+    # Where even the largest is so small that its scale is 0, nothing is sent and all stays in the residual.
     code = jnp.round(rows / jnp.where(scale > 0, scale, 1.0)[:, None]).astype(jnp.int8).ravel()[: total.size]
-    kept = total - _decode_codes({"code": code, "scale": scale})
-    # Asked of every number, for XLA's maximum loses NaN on the CPU; beyond 2¹²⁷ code · scale could overflow.
+    error = total - _decode_codes({"code": code, "scale": scale})
+    # Every number is tested, for XLA's maximum loses NaN on the CPU; beyond 2¹²⁷ code · scale could overflow.
     finite = (jnp.abs(total) < 2.0**127).all()
-    return {"code": code, "scale": jnp.where(finite, scale, jnp.nan)}, jnp.where(finite, kept, residual)
+    return {"code": code, "scale": jnp.where(finite, scale, jnp.nan)}, jnp.where(finite, error, residual)
 
 
 def _decode_codes(payload: dict[str, Array]) -> jax.Array:
@@ -137,13 +136,13 @@ def _power_of_two_below(values: jax.Array) -> jax.Array:
 
 
 def _encode_largest(gradient: jax.Array, residual: jax.Array, count: int) -> Encoded:
-    """topk: the largest numbers and where they stood; the others wait in the residual until they are large enough."""
+    """topk: the largest numbers and their indices; the others stay in the residual until they are large enough."""
     chex.assert_equal_shape([gradient, residual])
     total = gradient + residual
     finite = jnp.isfinite(total).all()
     index = _largest(jnp.abs(total), count)
-    kept = jnp.where(finite, total.at[index].set(0.0), residual)
-    return {"index": index, "value": jnp.where(finite, total[index], jnp.nan)}, kept
+    error = jnp.where(finite, total.at[index].set(0.0), residual)
+    return {"index": index, "value": jnp.where(finite, total[index], jnp.nan)}, error
 
 
 def _decode_largest(payload: dict[str, Array], size: int) -> jax.Array:
@@ -151,10 +150,10 @@ def _decode_largest(payload: dict[str, Array], size: int) -> jax.Array:
 
 
 def _largest(magnitude: jax.Array, count: int) -> jax.Array:
-    """Where the `count` largest numbers stand, exactly.
+    """Indices of the `count` largest numbers, exactly.
 
     `lax.top_k` takes the longer, the more often a number is among the largest so far. Numbers below a floor, which
-    nearly all are, are hidden from it: for 1 % of 1,693,362 numbers drawn at random that takes 9.5 ms instead of 19; if
+    nearly all are, are hidden from it: for 1 % of 1,693,362 random numbers that takes 9.5 ms instead of 19; if
     one layer's are larger, 9 instead of 25; sorted, 8 instead of 122. `argpartition` and `approx_max_k` take as long as
     `top_k` alone.
     """
@@ -165,7 +164,7 @@ def _largest(magnitude: jax.Array, count: int) -> jax.Array:
 def _floor_of_largest(magnitude: jax.Array, count: int) -> jax.Array:
     """A bound that `count` numbers reach, and few others: the `count`-th largest of the maxima of columns.
 
-    Columns run across the vector, for large numbers lie side by side in a layer. Floats above 0 are in the order of
+    Columns run across the vector, for large numbers are side by side in a layer. Floats above 0 are in the order of
     their bits, so the bound is found bit by bit from the highest; the upper 15 are enough. It is 0 if there are fewer
     columns than numbers to send.
     """

@@ -1,4 +1,4 @@
-"""The DQN family as options of one agent; imports JAX, RLax, Optax.
+"""The DQN family as options of one agent.
 
 Mnih et al. 2015 (DQN), van Hasselt et al. 2016 (double), Wang et al. 2016 (dueling), Schaul et al. 2016 (prioritised),
 Bellemare et al. 2017 (C51), Fortunato et al. 2018 (noisy), Hessel et al. 2018 (all of them: Rainbow). n-step returns
@@ -20,11 +20,9 @@ import optax
 import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, Transitions
-from repertory.agents.learning import legal, make_gradient, make_init, make_learn
-from repertory.agents.network_registry import build_network, measure_layout
-from repertory.agents.networks import NetworkOptions
-from repertory.agents.optimizing import OptimizerName, make_optimization
-from repertory.agents.strategy import choose_strategy, device, make_numpy_forward
+from repertory.agents.learning import Optimization, OptimizerName, legal, make_agent, make_gradient, make_learn
+from repertory.agents.networks import NetworkOptions, build_network, measure_layout
+from repertory.agents.strategy import choose_strategy, device
 from repertory.errors import UserError
 from repertory.limits import NonNegative, Positive, Range, Share
 from repertory.specs import EnvironmentSpec
@@ -32,79 +30,78 @@ from repertory.specs import EnvironmentSpec
 
 @dataclass(frozen=True)
 class QLearningOptions:
-    """A member of the DQN family: each part on or off alone."""
+    """The DQN family: each part can be turned on or off alone."""
 
     batch_size: Positive[int] = 32
-    """Samples an update learns from."""
+    """Batch size: transitions of each update; typically 32 to 512."""
     learning_rate: Positive[float] = 2.5e-4
-    """Step size of the optimiser."""
+    """Learning rate at the start of training; typically 5e-5 to 1e-3."""
     learning_rate_end: NonNegative[float] = 0.0
-    """Step size from `learning_rate_steps` on."""
+    """Learning rate from `learning_rate_steps` on."""
     learning_rate_steps: NonNegative[int] = 0
-    """Env steps over which the step size falls linearly; 0 = it stays."""
+    """Env steps over which the learning rate falls linearly; 0 = constant."""
     discount: Share[float] = 0.99
-    """γ: what a reward one step later is worth."""
+    """Discount factor γ; typically 0.95 to 0.999."""
     n_step: Positive[int] = 1
-    """Rewards summed before bootstrapping."""
+    """n-step returns: rewards summed before bootstrapping; typically 1 to 5."""
     double: bool = True
-    """Choose the bootstrap action by the online network."""
+    """Double DQN: the online network chooses the bootstrap action."""
     dueling: bool = False
-    """Separate streams for the state's value and the actions' advantages."""
+    """Dueling network: separate streams for the state's value and the actions' advantages."""
     prioritized: bool = False
-    """Sample in proportion to the temporal-difference error."""
+    """Prioritized experience replay: sample in proportion to the TD error."""
     distributional: bool = False
-    """Learn the return's distribution over fixed atoms (C51)."""
+    """Distributional RL (C51): learn the return's distribution over fixed atoms."""
     noisy: bool = False
-    """Explore by noise on the weights instead of ε."""
+    """Noisy networks: explore by noise on the weights instead of ε-greedy."""
     sarsa: bool = False
-    """Bootstrap from the action that was taken next, not from the best."""
+    """Sarsa: bootstrap from the action that was taken next, not from the best."""
     replay: bool = True
-    """Learn from a memory; without it, each step is learned from once, as it comes."""
+    """Experience replay; without it, each step is learned from once, as it comes."""
     target: bool = True
-    """Bootstrap from a slower copy of the network."""
+    """Target network: bootstrap from a slower copy of the network."""
     target_period: Positive[int] = 500
-    """Updates between copies into the target network."""
+    """Target network update period, in updates; typically 100 to 10,000."""
     target_tau: Share[float] = 0.0
-    """If above 0, the target follows at this rate every update instead of being copied."""
+    """Soft target updates (Polyak averaging) at rate τ every update, instead of copies; 0 = copies, typically 0.005."""
     loss: Literal["huber", "squared"] = "huber"
-    """Shape of the penalty on the temporal-difference error."""
+    """Loss of the TD error: Huber or squared error."""
     max_gradient_norm: NonNegative[float] = 10.0
-    """Gradients longer than this are shortened to it; 0 = never."""
+    """Clip gradients to this global norm (max grad norm); 0 = no clipping, typically 0.5 to 40."""
     optimizer: OptimizerName = "adam"
-    """Which Optax optimiser follows the gradient; shared_rmsprop is RMSProp as in Mnih et al. 2016, not centred."""
+    """Optax optimizer; `shared_rmsprop` is RMSProp as in Mnih et al. 2016, not centred."""
     optimizer_epsilon: Positive[float] = 1e-8
-    """Added to the optimiser's denominator."""
+    """Epsilon in the optimizer's denominator; typically 1e-8 to 0.01."""
     replay_capacity: Positive[int] = 100_000
-    """Steps that the memory holds, all lanes together."""
+    """Replay buffer size in env steps, all lanes together; typically 10,000 to 1,000,000."""
     learning_starts: NonNegative[int] = 1_000
     """Env steps before the first update."""
     replay_ratio: Positive[float] = 8.0
-    """Samples learned per env step."""
+    """Replay ratio: samples learned from per env step; typically 1 to 32 (DQN on Atari: 8)."""
     updates_per_call: Positive[int] = 1
-    """Updates in one compiled call; more is faster, and acts on weights that many updates old."""
+    """Updates in one compiled call; more is faster, but actions are chosen by weights that are as many updates old."""
     epsilon_start: Share[float] = 1.0
-    """Share of random actions at the start."""
+    """ε-greedy exploration: share of random actions at the start of training."""
     epsilon_end: Share[float] = 0.05
-    """Share of random actions from `epsilon_steps` on."""
+    """ε-greedy exploration: share of random actions from `epsilon_steps` on; typically 0.01 to 0.1."""
     epsilon_steps: NonNegative[int] = 10_000
     """Env steps over which ε falls linearly."""
     priority_exponent: Share[float] = 0.6
-    """α: 0 samples uniformly, 1 in full proportion to the error."""
+    """Priority exponent α: 0 = uniform sampling, 1 = in full proportion to the TD error; typically 0.5 to 0.7."""
     importance_exponent: Share[float] = 0.4
-    """β at the start: how far unequal sampling is weighed back."""
+    """Importance-sampling exponent β at the start of training: 1 corrects for prioritized sampling in full."""
     importance_steps: NonNegative[int] = 0
-    """Env steps over which β rises to 1; 0 = it stays."""
+    """Env steps over which β rises linearly to 1; 0 = constant."""
     atoms: Annotated[int, Range(2)] = 51
-    """Support points of the distribution."""
+    """C51: atoms of the return distribution; typically 51."""
     value_min: float = -10.0
-    """Lowest return on the support."""
+    """C51: lowest return of the support (v_min)."""
     value_max: float = 10.0
-    """Highest return on the support."""
+    """C51: highest return of the support (v_max)."""
 
     def check(self) -> None:
-        """Refuse options that contradict each other."""
         if self.value_min >= self.value_max:
-            raise UserError(f"--agent.value-min {self.value_min} must lie below --agent.value-max {self.value_max}")
+            raise UserError(f"--agent.value-min {self.value_min} must be below --agent.value-max {self.value_max}")
         if self.replay and self.replay_capacity < max(self.batch_size, self.learning_starts):
             raise UserError(
                 f"--agent.replay-capacity {self.replay_capacity} can't hold --agent.learning-starts "
@@ -125,7 +122,7 @@ def make_q_learning(
     threads: int = 1,
     errors: Errors | None = None,
 ) -> Agent:
-    """The agent that the options describe, for environments of this kind; `threads` share a convolutional batch.
+    """The agent that the options describe; `threads` share a convolutional batch.
 
     An agent of another kind gives its own `errors` in place of `td_errors`, and shares all the rest.
     """
@@ -134,13 +131,11 @@ def make_q_learning(
     head = Head(spec.actions, options.atoms if options.distributional else 1, options)
     module = build_network(network, spec.observation, head.streams, options.noisy)
     layout = measure_layout(module, spec.observation, sum(head.streams), network)
+    optimization = Optimization.of(options, partial(move_target, options))
     rows = partial(rows_of, module, head)
 
     def values(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
         return legal(head.expected(rows(layout.unravel(weights), key, observation)), mask)
-
-    def act(weights: jax.Array, observation: Array, mask: Array | None, key: jax.Array | None) -> jax.Array:
-        return jnp.argmax(values(weights, observation, mask, key), axis=-1)
 
     def loss(tree: Any, target: jax.Array, batch: Transitions, key: jax.Array) -> tuple[jax.Array, Learned]:
         keys = jax.random.split(key, 3) if options.noisy else (None, None, None)
@@ -150,33 +145,24 @@ def make_q_learning(
         return head.loss(*(errors or td_errors)(head, networks, batch), batch)
 
     gradient = make_gradient(layout, loss)
-    optimization = make_optimization(
-        options.optimizer,
-        options.optimizer_epsilon,
-        options.learning_rate,
-        options.max_gradient_norm,
-        partial(move_target, options),
-    )
-    return Agent(
-        init=make_init(module, spec.observation, layout, optimization.optimizer),
-        act=jax.jit(act),
-        values=jax.jit(values),
+    return make_agent(
+        network,
+        spec,
+        module,
+        layout,
+        strategy,
+        optimization,
+        values,
+        dueling=options.dueling,
         gradient=jax.jit(gradient),
         learn=make_learn(strategy, gradient, optimization.apply, options.learning_rate),
-        layout=layout,
-        strategy=strategy,
         noisy=options.noisy,
         target_period=options.target_period if options.target and options.target_tau <= 0 else 0,
-        max_gradient_norm=options.max_gradient_norm,
-        numpy_forward=make_numpy_forward(layout, spec.observation, len(network.hidden), options.dueling)
-        if strategy.numpy_rows
-        else None,
-        **optimization.compiled(),
     )
 
 
 def rows_of(module: nn.Module, head: Head, tree: Any, key: jax.Array | None, observation: Array) -> jax.Array:
-    """The network's outputs as `Head.shape` gives them; without a key, noisy layers are still."""
+    """The network's outputs as `Head.shape` gives them; without a key, noisy layers have no noise."""
     rngs = {"noise": key} if head.options.noisy and key is not None else None
     outputs: Any = module.apply({"params": tree}, observation, rngs=rngs)
     return head.shape(outputs)
@@ -192,14 +178,14 @@ class Networks:
     """The weights of `online`, with noise of its own."""
 
     def bootstrap(self, batch: Transitions) -> jax.Array:
-        """What the target network says of the next observations, prefetched or not."""
+        """The target network's values of the next observations, prefetched or not."""
         known = batch.bootstrap
         return self.target(batch.next_observation) if known is None else jnp.asarray(known)[..., None]
 
 
 @dataclass(frozen=True)
 class Head:
-    """What the network's outputs mean, and how far they are from their targets."""
+    """The meaning of the network's outputs, and their errors."""
 
     actions: int
     atoms: int
@@ -235,7 +221,7 @@ class Head:
         return legal(self.expected(chooser), batch.next_mask)
 
     def errors(self, rows: jax.Array, batch: Transitions, bootstrap: jax.Array, selector: jax.Array) -> jax.Array:
-        """Temporal-difference errors, or how far distributions diverge from their projected targets."""
+        """TD errors, or the divergence of distributions from their projected targets."""
         chex.assert_equal_shape([rows, bootstrap])
         if self.options.distributional:
             each = jax.vmap(divergence, (None, 0, 0, 0, 0, 0, 0))
@@ -245,7 +231,7 @@ class Head:
         )
 
     def size_of_values(self, rows: jax.Array, batch: Transitions) -> jax.Array:
-        """Mean of |Q| of the actions taken; rows that weigh nothing do not count."""
+        """Mean of |Q| of the actions taken, over rows whose weight is above 0."""
         taken = jnp.take_along_axis(self.expected(rows), jnp.asarray(batch.action)[:, None], axis=-1)[:, 0]
         counts = jnp.asarray(batch.weight) > 0
         return jnp.sum(jnp.abs(taken) * counts) / jnp.maximum(1, jnp.sum(counts))
@@ -256,14 +242,13 @@ class Head:
         return total, Learned(total, jnp.abs(errors), jnp.zeros(()), self.size_of_values(rows, batch))
 
     def penalty(self, errors: jax.Array) -> jax.Array:
-        """The loss of each error."""
         if self.options.distributional:
             return errors
         return rlax.huber_loss(errors) if self.options.loss == "huber" else rlax.l2_loss(errors)
 
 
 Errors = Callable[[Head, Networks, Transitions], tuple[jax.Array, jax.Array]]
-"""Temporal-difference errors `[batch]`, and the online network's rows of `batch.observation`."""
+"""TD errors `[batch]`, and the online network's rows of `batch.observation`."""
 
 
 def td_errors(head: Head, networks: Networks, batch: Transitions) -> tuple[jax.Array, jax.Array]:
@@ -301,7 +286,7 @@ def divergence(
 
 
 def move_target(options: QLearningOptions, target: jax.Array, weights: jax.Array, updates: jax.Array) -> jax.Array:
-    """The target network after this many updates: untouched if there is none, following, or copied in turn."""
+    """The target network after this many updates: unchanged if there is none, averaged, or copied periodically."""
     if not options.target:
         return target
     if options.target_tau > 0:

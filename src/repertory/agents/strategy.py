@@ -1,16 +1,16 @@
-"""How a network is computed on a device: decided once, by one pure function; and the forward pass by NumPy alone.
+"""How a network is computed on a device: decided once, by one pure function; and the NumPy forward pass.
 
 XLA's CPU back end runs a convolution inside `scan` 10 to 30 times slower and gives one call no second core. A jitted
 call on a handful of observations costs 60 to 120 µs, nearly all of it dispatch, and a process that makes one has to
-start XLA: 25 MB and a compilation for each actor. The same few matrix products by NumPy take 10 to 20 µs. So
-multi-layer perceptrons answer small batches by NumPy; everything else goes through JAX. An accelerator has none of
-these troubles.
+start XLA: 25 MB and a compilation for each actor. The same few matrix products by NumPy take 10 to 20 µs. So on the CPU
+multi-layer perceptrons run small batches by NumPy; everything else goes through JAX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import jax
@@ -18,81 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import sgemv
 
-from repertory.agents.network_registry import choose_kind
-from repertory.agents.networks import CONVOLUTIONS, NetworkOptions
+from repertory.agents.networks import CONVOLUTIONS, NetworkOptions, choose_kind
 from repertory.agents.vector import Layout
 from repertory.specs import ObservationSpec
 
 ILLEGAL = np.float32(-1e9)
-
-Vector: TypeAlias = NDArray[np.float32]
-NumpyForward: TypeAlias = Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[np.float32]]
-
-
-def make_numpy_forward(
-    layout: Layout, spec: ObservationSpec, hidden: int, dueling: bool
-) -> Callable[[Vector], NumpyForward]:
-    """From a weight vector to a function that answers observations with the network's outputs.
-
-    The network is `hidden` layers and an output, or with `dueling` one layer less and two streams of two.
-    """
-    layers = hidden + 1 + 2 * dueling
-    scale = np.float32(1 / 255) if spec.parts[0].kind == "pixel" else None
-    planes_first, plain = spec.planes_first, len(spec.seen_shape) == 1 and spec.dtype == "float32"
-    trunk = hidden - 1 if dueling else hidden
-
-    def prepare(weights: Vector) -> NumpyForward:
-        cut = layout.views(np.asarray(weights))
-        dense = [(cut[f"Dense_{index}/kernel"], cut[f"Dense_{index}/bias"]) for index in range(layers)]
-
-        def values(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-            x = np.moveaxis(observation, 1, 3) if planes_first else observation
-            if not plain:
-                x = x.reshape(len(x), -1).astype(np.float32, copy=False)
-            if scale is not None:
-                x = x * scale
-            if len(x) == 1:
-                x = x[0]  # a vector: no matrix has to be packed
-            for kernel, bias in dense[:trunk]:
-                x = _times(x, kernel)
-                x += bias
-                np.maximum(x, 0.0, out=x)
-            result = _streams(x, dense[trunk:]) if dueling else _times(x, dense[-1][0]) + dense[-1][1]
-            result = result.reshape(len(observation), -1)
-            return result if mask is None else np.where(mask, result, ILLEGAL)
-
-        return values
-
-    return prepare
-
-
-def _times(x: Vector, kernel: Vector) -> Vector:
-    """`x @ kernel`; one observation without giving up the interpreter's lock.
-
-    NumPy gives the lock up for each product. Where many actors share a process another one takes it, and a few µs of
-    arithmetic wait for its whole step: with 64 of them, half of the steps were lost so.
-    """
-    if x.ndim > 1:
-        return np.dot(x, kernel)
-    product: Vector = sgemv(1.0, kernel.T, x)
-    return product
-
-
-def _streams(x: Vector, dense: list[tuple[Vector, Vector]]) -> Vector:
-    """Value plus centred advantages (Wang et al. 2016, equation 9)."""
-    rows = []
-    for (kernel, bias), (kernel_out, bias_out) in (dense[:2], dense[2:]):
-        rows.append(_times(np.maximum(_times(x, kernel) + bias, 0.0), kernel_out) + bias_out)
-    value, advantage = rows
-    result: Vector = value + advantage - advantage.mean(axis=-1, keepdims=True)
-    return result
-
-
 SLICE_ROWS = 32
 NUMPY_ROWS = 64
 """Largest batch for which NumPy is faster than a compiled call."""
 CACHED_ROWS = 96
 """Enough to fill the processor, and few enough for its cache."""
+
+Vector: TypeAlias = NDArray[np.float32]
+NumpyForward: TypeAlias = Callable[[NDArray[Any], NDArray[np.bool_] | None], Vector]
 
 
 @dataclass(frozen=True)
@@ -104,11 +42,11 @@ class Strategy:
     threads: int = 1
     """Threads that compute slices side by side."""
     numpy_rows: int = 0
-    """Batches of at most so many observations are answered by NumPy; 0 = none."""
+    """Largest batch of observations for the NumPy forward pass; 0 = no NumPy."""
     cached_rows: int = 0
     """Rows of a backward pass from activations cached while acting; 0 = none are cached."""
     prefetch_target: bool = False
-    """Whether another thread may ask the target network about the next batch, by NumPy."""
+    """Whether another thread may run the target network on the next batch, by NumPy."""
 
     def without_numpy(self) -> Strategy:
         """For outputs that are more than a value for each action, or layers with noise."""
@@ -134,8 +72,67 @@ def choose_strategy(network: NetworkOptions, observation: ObservationSpec, devic
 
 
 def device() -> str:
-    """The platform that JAX is told to use, the CPU by default.
+    """The platform that JAX computes on.
 
-    JAX itself is not asked: it would start XLA, which costs an actor without need of it 25 MB.
+    Only where a plug-in for a GPU or TPU is installed, JAX itself decides: that starts XLA, which costs an actor that
+    needs none 25 MB.
     """
-    return str(getattr(jax.config, "jax_platforms", None) or "cpu").split(",")[0]
+    chosen = getattr(jax.config, "jax_platforms", None)
+    if chosen:
+        return str(chosen).split(",")[0]
+    return jax.default_backend() if find_spec("jax_plugins") or find_spec("libtpu") else "cpu"
+
+
+def make_numpy_forward(
+    layout: Layout, spec: ObservationSpec, hidden: int, dueling: bool
+) -> Callable[[Vector], NumpyForward]:
+    """From a weight vector to a function from observations to the network's outputs.
+
+    The network is `hidden` layers and an output, or with `dueling` one layer less and two streams of two.
+    """
+    layers = hidden + 1 + 2 * dueling
+    scale = np.float32(1 / 255) if spec.parts[0].kind == "pixel" else None
+    planes_first, plain = spec.planes_first, len(spec.seen_shape) == 1 and spec.dtype == "float32"
+    trunk = hidden - 1 if dueling else hidden
+
+    def prepare(weights: Vector) -> NumpyForward:
+        cut = layout.views(np.asarray(weights))
+        dense = [(cut[f"Dense_{index}/kernel"], cut[f"Dense_{index}/bias"]) for index in range(layers)]
+
+        def values(observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> Vector:
+            x = np.moveaxis(observation, 1, 3) if planes_first else observation
+            if not plain:
+                x = x.reshape(len(x), -1).astype(np.float32, copy=False)
+            if scale is not None:
+                x = x * scale
+            if len(x) == 1:
+                x = x[0]  # a vector: no matrix has to be packed
+            for kernel, bias in dense[:trunk]:
+                x = _times(x, kernel)
+                x += bias
+                np.maximum(x, 0.0, out=x)
+            result = _streams(x, dense[trunk:]) if dueling else _times(x, dense[-1][0]) + dense[-1][1]
+            result = result.reshape(len(observation), -1)
+            return result if mask is None else np.where(mask, result, ILLEGAL)
+
+        return values
+
+    return prepare
+
+
+def _times(x: Vector, kernel: Vector) -> Vector:
+    """`x @ kernel`; one observation without releasing the interpreter's lock.
+
+    NumPy releases the lock for each product. Where many actors share a process another one takes it, and a few µs of
+    arithmetic wait for that actor's whole step: with 64 actors, half of the steps were lost this way.
+    """
+    return np.dot(x, kernel) if x.ndim > 1 else sgemv(1.0, kernel.T, x)
+
+
+def _streams(x: Vector, dense: list[tuple[Vector, Vector]]) -> Vector:
+    """Value plus centred advantages (Wang et al. 2016, equation 9)."""
+    value, advantage = (
+        _times(np.maximum(_times(x, kernel) + bias, 0.0), kernel_out) + bias_out
+        for (kernel, bias), (kernel_out, bias_out) in (dense[:2], dense[2:])
+    )
+    return value + advantage - advantage.mean(axis=-1, keepdims=True)

@@ -1,7 +1,7 @@
-"""A network as one flat float32 vector; imports JAX, NumPy and our errors.
+"""A network as one flat float32 vector.
 
-Everything outside `agents/` sees weights, gradients and optimiser moments as vectors: a server's shard is a slice, a
-shared store is one array, a checkpoint a few named arrays. `Layout` remembers which slice was which layer.
+Everything outside `agents/` sees weights, gradients and optimizer moments as vectors: a server's shard is a slice, a
+shared store is one array, a checkpoint a few named arrays. `Layout` remembers which slice belongs to which layer.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Layout:
 
     @property
     def fingerprint(self) -> int:
-        """Tells layouts apart, also those of the same size."""
+        """Differs between layouts, also between those of the same size."""
         return zlib.crc32(repr((self.names, self.shapes)).encode())
 
     def check(self, fingerprint: int | None) -> None:
-        """Refuse what was saved with another layout."""
+        """Refuse weights that were saved with another layout."""
         if fingerprint != self.fingerprint:
             raise UserError(
                 "the checkpoint's network differs from this configuration's; resume with the options, the module and "
@@ -55,25 +55,20 @@ class Layout:
             )
 
     def shapes_of_tree(self) -> Tree:
-        """The tree as shapes alone."""
         leaves = [jax.ShapeDtypeStruct(shape, np.float32) for shape in self.shapes]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
     def ravel(self, tree: Tree) -> jax.Array:
-        """The tree's leaves, one after another."""
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)])
+
+    def unravel(self, vector: jax.Array) -> Tree:
+        """The inverse of `ravel`; inside `jit` the leaves are views."""
+        return jax.tree_util.tree_unflatten(self.structure, self._cut(vector))
 
     def views(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """The parameters by name, as NumPy views of the vector."""
-        return {
-            name: vector[offset : offset + math.prod(shape)].reshape(shape)
-            for name, offset, shape in zip(self.names, self.offsets, self.shapes, strict=True)
-        }
+        return dict(zip(self.names, self._cut(vector), strict=True))
 
-    def unravel(self, vector: jax.Array) -> Tree:
-        """The tree again; inside `jit` these are views."""
-        leaves = [
-            vector[offset : offset + math.prod(shape)].reshape(shape)
-            for offset, shape in zip(self.offsets, self.shapes, strict=True)
-        ]
-        return jax.tree_util.tree_unflatten(self.structure, leaves)
+    def _cut(self, vector: Any) -> list[Any]:
+        places = zip(self.offsets, self.shapes, strict=True)
+        return [vector[offset : offset + math.prod(shape)].reshape(shape) for offset, shape in places]

@@ -20,7 +20,7 @@ from repertory.engines.placement import Process, cores_of, niceness_of, processe
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline, anonymous_file
 from repertory.engines.wiring import Wiring
 from repertory.engines.worker_process import WorkerArguments
-from repertory.environments.loading import warning_level
+from repertory.environments.factory import warning_level
 from repertory.errors import UserError
 from repertory.runtime import UNGUARDED, end_of_child, fork_server_pid, pinnable_cores, usable_cores
 from repertory.topologies.graph import Worker, Workers

@@ -21,7 +21,7 @@ from repertory.engines.actor_threads import SMALL, ActorThreads
 from repertory.engines.endings import FAILURE, REFUSAL, end_offspring, lead_group, trace_of, write_report
 from repertory.engines.shared_memory import Bell, Block, Descriptor, Lifeline
 from repertory.engines.wiring import BUILD, LEARN, LEAVE, PAUSE, RUN, Wiring
-from repertory.environments.loading import set_warning_level, warning_level
+from repertory.environments.factory import set_warning_level, warning_level
 from repertory.errors import EnvironmentFailure, UserError
 from repertory.output import forgive_output
 from repertory.roles.actor import Actor

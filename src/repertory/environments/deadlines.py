@@ -1,9 +1,9 @@
-"""Deadlines for an environment's own code where no supervisor watches it: in the driver, and in one-thread engines.
+"""Deadlines for an environment's own code where no supervisor watches it: in the driver, and in the inline engine.
 
-It runs in the main thread, which some environments need, while another thread looks at the clock. Past the deadline the
-environment is interrupted by an exception in the main thread. Where native code lets none through, a command ends by
-itself; but once it has begun to train it says so, and waits. `close` alone has a thread of its own, so that whatever
-hangs in it can be left behind.
+The environment runs in the main thread, which some environments need; another thread watches the clock. Past the
+deadline an exception in the main thread interrupts the environment. Native code cannot be interrupted: then a command
+ends the process, but once training has begun it prints a message and waits. Only `close` runs in a thread of its own,
+so that a `close` that hangs can be left behind.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ if TYPE_CHECKING:  # commands import this before anything large
     from numpy.typing import NDArray
 
 SETTING, BEGIN_S = "REPERTORY_ENV_DEADLINE_S", 60.0
-"""Loading, building and resetting an environment may take so long each, unless the variable says otherwise."""
+"""Deadline for loading, for building and for resetting an environment, and the variable that overrides it."""
 CLOSE_S = 5.0
-"""An environment that is not closed after so long is left behind."""
+"""After this time, an environment that is not closed is left behind."""
 INSIST_S = 5.0
-"""What can't be interrupted for so long is in native code."""
+"""An environment that can't be interrupted for this long is in native code."""
 LOOK_S = 0.05
 INTERRUPT: int = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 1) + 1
 REFUSED = 2
 
 _doing: dict[int, tuple[str, float]] = {}
-"""What each thread has an environment do, and since when."""
+"""What the environment of each thread is doing, and since when."""
 _clocks: dict[int, _Clock] = {}
 """Threads whose environments have deadlines."""
 _commands = [False]
 
 
 def end_what_hangs() -> None:
-    """This process is a command: it may be ended by the deadline itself."""
+    """This process is a command: the deadline may end it."""
     _commands[0] = True
 
 
 def wait_for_what_hangs() -> None:
-    """Training has begun: to end the process would lose it."""
+    """Training has begun: ending the process would lose its progress."""
     _commands[0] = False
 
 
 class Overdue(BaseException):
-    """Raised inside an environment whose time is up; no environment's `except Exception` takes it."""
+    """Raised inside an environment at its deadline; no environment's `except Exception` catches it."""
 
 
 def say(text: str) -> None:
-    """At once, from whichever thread; above a live view, if there is one."""
+    """Print at once, from any thread; above a live view, if there is one."""
     print(plain(text), file=forgiving(sys.stderr), flush=True)
 
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """An environment is asked to do this; inside of `bounded` it has a deadline."""
+    """While an environment does this; inside of `bounded` it has a deadline."""
     me = threading.get_ident()
     before, _doing[me] = _doing.get(me), (what, time.monotonic())
     try:
@@ -76,7 +76,7 @@ def doing(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Whatever this thread has environments do has a deadline; an `EnvironmentFailure` says what did not end."""
+    """Everything inside `doing` in this thread has a deadline; an `EnvironmentFailure` says what did not end."""
     me = threading.get_ident()
     if me in _clocks:
         yield
@@ -103,14 +103,14 @@ def _begin_s() -> float:
 
 
 class _Clock:
-    """Looks after one thread from another."""
+    """A thread that interrupts another one at its deadline."""
 
     def __init__(self, thread: int) -> None:
         self.sentence, self.over, self.interrupts = "", threading.Event(), True
         self._thread, self._seconds = thread, _begin_s()
         self._in_main = threading.current_thread() is threading.main_thread()
         if self._in_main:
-            signal.signal(INTERRUPT, _interrupted)  # for good: one that comes too late must find it
+            signal.signal(INTERRUPT, _interrupted)  # never removed: a late signal must find it
         threading.Thread(target=self._watch, name="deadline", daemon=True).start()
 
     def _watch(self) -> None:
@@ -131,19 +131,18 @@ class _Clock:
         if _commands[0]:
             say(f"repertory: {self.sentence}")
             os._exit(REFUSED)
-        self.interrupts = False  # the signal still waits for the native code's end, and then finds all well
+        self.interrupts = False  # the signal arrives when the native code ends, and must then do nothing
         say(f"{what} has not ended within {self._seconds:g} s; the run waits for it")
 
 
 def _interrupted(_number: int, _frame: Any) -> None:
-    """In the main thread, wherever its environment is."""
     clock = _clocks.get(threading.get_ident())
     if clock is not None and clock.sentence and clock.interrupts and not clock.over.is_set():
         raise Overdue
 
 
 def close_within(name: str, closes: Sequence[Callable[[], Any]]) -> None:
-    """Close environments, one after the other; what does not end is left behind, what raises is said."""
+    """Close environments, one after the other; one that hangs is left behind, one that raises is reported."""
     errors: list[BaseException] = []
 
     def close() -> None:
@@ -163,9 +162,9 @@ def close_within(name: str, closes: Sequence[Callable[[], Any]]) -> None:
 
 
 class SlowSteps:
-    """Says when a step of an environment takes longer than it may; `places` has a row for each as `Watch` keeps it.
+    """Reports a step of an environment that takes longer than `seconds`; `places` has a row for each `Watch`.
 
-    In one thread nobody can end it; but whoever waits learns what for.
+    In one thread such a step can't be ended, but the user learns what the run waits for.
     """
 
     def __init__(self, places: NDArray[np.int64], seconds: float) -> None:
@@ -192,5 +191,4 @@ class SlowSteps:
             )
 
     def end(self) -> None:
-        """Nobody steps any more."""
         self._over.set()

@@ -1,7 +1,5 @@
 """Gymnasium spaces read as specs, and observations turned into the numbers that are stored.
 
-Imports numpy, gymnasium, and our errors and specs.
-
 | space                        | stored                       | read as            |
 | ---------------------------- | ---------------------------- | ------------------ |
 | Box of floats or integers    | float32, same shape          | number             |
@@ -40,12 +38,12 @@ _SUPPORTED = "Box, Discrete, MultiBinary, MultiDiscrete, and Tuple or Dict of th
 
 
 class UnfitError(ValueError):
-    """An observation that is not what its space says; whoever knows the environment's name adds it."""
+    """An observation that does not fit its space; the caller adds the environment's name."""
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One simple space, where it sits in the whole, and how it is stored."""
+    """One simple space, its path in the nested space, and how it is stored."""
 
     path: Path
     shape: tuple[int, ...]
@@ -72,7 +70,7 @@ class _Leaf:
         return len(self.shape) == 3 and sorted(self.shape)[1] >= _SIDE
 
     def widened(self) -> _Leaf:
-        """The same in a row of bytes."""
+        """The same leaf in a row of bytes."""
         if self.small:
             return self
         return replace(self, parts=tuple(replace(part, wide=True) for part in self.parts))
@@ -134,7 +132,7 @@ def _leaves(space: Space[Any], path: Path = ()) -> Iterator[_Leaf]:
 
 
 class Encoder:
-    """Turns the observations of one space into what is stored; free for a plain Box of the stored type."""
+    """Turns the observations of one space into stored arrays; free for a plain Box of the stored type."""
 
     def __init__(self, space: Space[Any]) -> None:
         leaves = tuple(_leaves(space))
@@ -175,7 +173,7 @@ class Encoder:
         return self._gather(observation, ())
 
     def many(self, observations: Any, count: int, copy: bool) -> Array:
-        """A batch as Gymnasium batches the space -> [count, *shape]; `copy`: never the array given."""
+        """A batch as Gymnasium batches the space -> [count, *shape]; with `copy` always a new array."""
         if self._plain is None:
             return self._gather(observations, (count,))
         return np.array(self._plain.read(observations, (count,)), self._dtype, copy=copy or None)
@@ -208,12 +206,10 @@ def discrete_actions(name: str, space: Space[Any]) -> tuple[int, int]:
 
 
 def write_space(space: Space[Any]) -> str:
-    """The space as JSON."""
     return json.dumps(_plain(space))
 
 
 def read_space(text: str) -> Space[Any]:
-    """The space that `write` was given."""
     return _space(json.loads(text))
 
 

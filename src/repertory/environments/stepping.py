@@ -1,7 +1,4 @@
-"""What a step of environments gives, whatever steps them, and the watch that names one that fails.
-
-Imports numpy, and our errors and specs.
-"""
+"""The result of a step of several environments, and the checks that name an environment that fails."""
 
 from __future__ import annotations
 
@@ -19,29 +16,26 @@ from repertory.specs import EnvironmentSpec
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 FEW = 64
-"""So few numbers are added up sooner than each is looked at; a sum is finite only if all of them are."""
+"""Below this many numbers, summing them is faster than `isfinite`; a sum is finite only if all of them are."""
 
 
 class Step(NamedTuple):
-    """The result of one step of E environments, the same whatever the autoreset mode.
+    """The result of one step of E environments, the same for every autoreset mode; every array begins with [E].
 
     Arrays may be shared between fields and are never overwritten later; treat them as read-only.
     """
 
     stepped: Flags
-    """[E] environments in which a real transition took place."""
+    """Environments in which a real transition took place."""
     reward: NDArray[np.float32]
-    """[E]"""
     terminated: Flags
-    """[E]"""
     truncated: Flags
-    """[E]"""
     observation: Array
-    """[E, *seen_shape] what the step led to, the final one if it ended an episode; valid where stepped."""
+    """[E, *seen_shape] after the step, the final one if it ended an episode; valid where stepped."""
     mask: Flags | None
     """[E, A] legal actions in `observation`; all true where it is terminal and has none."""
     begun: Flags
-    """[E] environments in which a new episode began."""
+    """Environments in which a new episode began."""
     first: Array
     """[E, *seen_shape] its first observation, valid where begun; may be `observation` itself."""
     first_mask: Flags | None
@@ -49,11 +43,11 @@ class Step(NamedTuple):
 
     @property
     def no_boundary(self) -> bool:
-        """Whether the maker knows that all were stepped and no episode ended or began: then these are one array."""
+        """All were stepped and no episode ended or began: then these two are one array."""
         return self.begun is self.terminated
 
     def onward(self) -> tuple[Array, Flags | None]:
-        """Observations and masks to choose the next actions in: the first one where an episode began."""
+        """Observations and masks for the next actions: the first ones where an episode began."""
         if self.first is self.observation or not np.count_nonzero(self.begun):
             return self.observation, self.mask
         rows = self.begun.reshape(-1, *[1] * (self.first.ndim - 1))
@@ -70,23 +64,22 @@ class Environments(Protocol):
     count: int
 
     def reset(self, seeds: Sequence[int]) -> tuple[Array, Flags | None]:
-        """Starts all anew, each from its own seed: observations [E, *seen_shape] and masks [E, A]."""
+        """Resets each environment with its own seed: observations [E, *seen_shape] and masks [E, A]."""
 
     def step(self, actions: NDArray[np.integer[Any]]) -> Step:
-        """Steps all environments; actions [E] are in 0..A-1."""
+        """Actions [E] are in 0..A-1."""
 
     def report_to(self, place: NDArray[np.int64]) -> None:
-        """Keep there which environment is being stepped (-1 = none), its seed, step and worker: if it hangs."""
+        """Write there which environment is being stepped (-1 = none), its seed, step and worker, in case it hangs."""
 
     def render(self) -> NDArray[np.uint8]:
         """A picture of environment 0 (height × width × 3)."""
 
-    def close(self) -> None:
-        """Frees what the environments hold."""
+    def close(self) -> None: ...
 
 
 class Watch:
-    """Knows each environment's seed and step; refuses what none may return, saying which it was."""
+    """Checks what environments return; an error names the environment, its seed and its step."""
 
     def __init__(self, worker: int, count: int, actions: int) -> None:
         self._worker, self._count, self._actions = worker, count, actions
@@ -94,7 +87,6 @@ class Watch:
         self.restart([0] * count)
 
     def enter(self, index: int) -> None:
-        """This environment is being stepped, or reset."""
         place = self.place
         place[1] = self._seeds[index]
         place[2] = self.calls
@@ -102,11 +94,9 @@ class Watch:
         place[0] = index
 
     def leave(self) -> None:
-        """None is being stepped any more."""
         self.place[0] = -1
 
     def restart(self, seeds: Sequence[int]) -> None:
-        """All environments begin again from these seeds."""
         if len(seeds) != self._count:
             raise ValueError(f"{len(seeds)} seeds for {self._count} environments")
         self._seeds = list(seeds)
@@ -114,17 +104,17 @@ class Watch:
         self._idle = np.zeros(self._count, np.int64)
 
     def idled(self, which: Flags) -> None:
-        """In this call, these environments were only reset."""
+        """In this call, `which` environments were only reset."""
         self._idle += which
 
     def failure(self, index: int, what: str) -> EnvironmentFailure:
-        """The error that says which environment did it, and how to get there again: seed, and steps since."""
+        """Names the environment, and how to get there again: seed, and steps since."""
         step = self.calls - int(self._idle[index])
         who = f"environment {index} of worker {self._worker} (seed {self._seeds[index]}, step {step})"
         return EnvironmentFailure(f"{who} {what}")
 
     def failure_of_all(self, what: str) -> EnvironmentFailure:
-        """The same where a vector environment does not say which."""
+        """Where a vector environment does not say which one failed."""
         seeds = ", ".join(map(str, self._seeds[:3])) + (", ..." if self._count > 3 else "")
         who = f"the vector environment of worker {self._worker} (seeds {seeds}, step {self.calls})"
         return EnvironmentFailure(f"{who} {what}")
@@ -143,14 +133,13 @@ class Watch:
         raise self.failure(index, f"returned an observation that is not finite: {value} at {place}")
 
     def check_rewards(self, rewards: NDArray[np.float32]) -> None:
-        """No NaN and no infinity."""
         finite = np.isfinite(rewards)
         if np.count_nonzero(finite) < self._count:
             index = int(np.argmin(finite))
             raise self.failure(index, f"returned a reward that is not finite: {rewards[index]}")
 
     def legal(self, index: int, mask: Any, terminal: bool) -> Flags:
-        """One environment's mask [A], checked; in a terminal state nothing is chosen: it may forbid all."""
+        """One environment's mask [A], checked; only in a terminal state it may forbid all actions."""
         if mask is None:
             raise self.failure(index, "returned no action_mask in its info, although its first reset did")
         legal = np.asarray(mask)
@@ -167,7 +156,6 @@ class Watch:
 
 
 def raised(error: Exception) -> str:
-    """`raised ValueError: x`."""
     return f"raised {type(error).__name__}: {error}"
 
 

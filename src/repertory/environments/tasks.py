@@ -1,10 +1,9 @@
-"""The environments that are ours, to measure and test with; imports numpy, gymnasium and our errors.
+"""This package's own environments, to measure and test with.
 
-`SlowCartPole` is CartPole-v1 in which a step takes time, as it does in a simulator. `latency_s` passes asleep, as
-for a reply from elsewhere: any number of environments can wait on one core. `busy_s` is computed, in CPU
-time of the thread that steps: two environments on one core take twice as long.
-The game is the same, so a score needs neither (`SCORED`). There is no vector implementation: each environment waits by
-itself.
+`SlowCartPole` is CartPole-v1 in which a step takes time, as it does in a simulator. `latency_s` is slept, as while
+waiting for a reply: any number of environments can wait on one core. `busy_s` is computed, in CPU time of the thread
+that steps: two environments on one core take twice as long. The game is the same, so evaluations use neither
+(`SCORED`). There is no vector implementation: each environment waits by itself.
 
 `MaskedCartPole` hides the velocities, which two observations in a row give away: a memory of a few steps is enough.
 `TMaze` shows once what decides the episode at its end: the corridor's length is how long it must be remembered.
@@ -23,7 +22,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
-from repertory.environments.registration import SLOW_CARTPOLE, T_MAZE
+from repertory.environments import SLOW_CARTPOLE, T_MAZE
 from repertory.errors import UserError
 
 SCORED = {"latency_s": 0.0, "busy_s": 0.0}
@@ -45,7 +44,6 @@ class SlowCartPole(CartPoleEnv):
         self._busy_s = _duration("busy_s", busy_s)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """CartPole's step, later."""
         called = time.perf_counter()
         result: tuple[NDArray[Any], float, bool, bool, dict[str, Any]] = super().step(action)  # type: ignore[no-untyped-call]
         _sleep_until(called + self._latency_s)
@@ -60,29 +58,26 @@ def _duration(option: str, value: Any) -> float:
 
 
 def _sleep_until(deadline: float) -> None:
-    # Again, where a sleep was cut short: never less than was asked for.
+    # Again, where a sleep was cut short: never less than `latency_s`.
     while (left := deadline - time.perf_counter()) > 0:
         time.sleep(left)
 
 
 def _compute(seconds: float) -> None:
-    """Holds the core, and the interpreter's lock, as a game in Python would."""
+    """Occupies the core and the interpreter's lock, as a game in Python would."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 FORWARD, LEFT, RIGHT = range(3)
-"""The actions in the maze."""
-
 _SHOWN = [0, 2]
 """Cart position and pole angle, in CartPole's observation."""
-
 _BUMP = -0.02
 
 
 class MaskedCartPole(CartPoleEnv):
-    """CartPole-v1, of which only the cart's position and the pole's angle are seen."""
+    """CartPole-v1 with only the cart's position and the pole's angle as observation."""
 
     def __init__(self, sutton_barto_reward: bool = False, render_mode: str | None = None) -> None:
         super().__init__(sutton_barto_reward, render_mode)
@@ -93,18 +88,16 @@ class MaskedCartPole(CartPoleEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """CartPole's reset, in part."""
         observation, info = super().reset(seed=seed, options=options)
         return observation[_SHOWN], info
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """CartPole's step, in part."""
         observation, reward, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]
         return observation[_SHOWN], reward, terminated, truncated, info
 
 
 class TMaze(gym.Env[NDArray[np.float32], np.int64]):
-    """A corridor of `length` steps forward to a junction, where the goal lies to the left or to the right.
+    """A corridor of `length` steps forward to a junction, where the goal is to the left or to the right.
 
     An observation is [goal is left, goal is right, at the junction]. The goal is in the first one only: after it, even
     at the start, it must be remembered; in the corridor all three are 0. Actions are forward, left and right. The right
@@ -112,7 +105,7 @@ class TMaze(gym.Env[NDArray[np.float32], np.int64]):
     expected (Bakker's 4 and -0.1 reward a guess). A step forward gives 0; bumping into a wall, with a turn in the
     corridor or forward at the junction, costs 0.02 and moves nothing.
 
-    The shortest episode takes `length` + 1 steps, and all are cut after 100: a `length` of 100 or more needs
+    The shortest episode takes `length` + 1 steps, and all are truncated after 100: a `length` of 100 or more needs
     `max_episode_steps` too.
     """
 
@@ -125,13 +118,11 @@ class TMaze(gym.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """To the start; the goal changes sides at random."""
         super().reset(seed=seed, options=options)
         self._place, self._goal = 0, int(self.np_random.integers(LEFT, RIGHT + 1))
         return np.array([self._goal == LEFT, self._goal == RIGHT, False], np.float32), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """One step forward, a turn that ends the episode, or a bump."""
         assert self.action_space.contains(action), f"{action!r} is no action of {T_MAZE}"
         at_junction, turns = self._place == self._length, action != FORWARD
         ends, reward = at_junction and bool(turns), 0.0

@@ -1,15 +1,15 @@
 """Environments stepped in this process: one after the other, or by a Gymnasium vector environment.
 
-Not `gymnasium.vector.SyncVectorEnv`: that does not say which environment failed, and it is slower. An
-environment whose episode ends is reset in the same step, and both its last and its first observation are kept; or,
-with `next_step_autoreset`, in the next one, which for this environment only resets.
+Not `gymnasium.vector.SyncVectorEnv`: that does not say which environment failed, and it is slower. An environment whose
+episode ends is reset in the same step, and both its last and its first observation are returned; or, with
+`next_step_autoreset`, in the next step, which for this environment only resets.
 
-Of a vector environment the autoreset mode is normalised. What the three modes do when an episode ends
+The autoreset mode of a vector environment is normalised. What the three modes do when an episode ends
 (https://farama.org/Vector-Autoreset-Mode):
 
 NEXT_STEP: its final observation is returned; the next call ignores its action and only resets it.
 SAME_STEP: the next episode's first observation is returned, the final one is in `info["final_obs"]`.
-DISABLED:  its final observation is returned; whoever steps must reset it: done here in the same step.
+DISABLED:  its final observation is returned; the caller must reset it: done here in the same step.
 """
 
 from __future__ import annotations
@@ -30,47 +30,58 @@ from repertory.errors import UserError
 from repertory.specs import EnvironmentSpec, ObservationSpec
 
 Env = gym.Env[Any, Any]
+Vector = VectorEnv[Any, Any, Any]
+Info = dict[str, Any]
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class OneByOne:
+class _Checked:
+    """What both ways of stepping share: spaces, checks, and flags that are all true or all false."""
+
+    spec: EnvironmentSpec
+
+    def __init__(self, name: str, count: int, worker: int, space: gym.Space[Any], actions: gym.Space[Any]) -> None:
+        self.count, self._name, self._space = count, name, space
+        self._encoder = Encoder(space)
+        self._actions, self._start = discrete_actions(name, actions)
+        self._watch = Watch(worker, count, self._actions)
+        # Read-only, for they are returned again and again.
+        self._always, self._never = np.ones(count, np.bool_), np.zeros(count, np.bool_)
+        self._always.flags.writeable = self._never.flags.writeable = False
+
+    def _describe(self, masked: bool, observation: ObservationSpec | None = None, frame_skip: int = 1) -> None:
+        observation, space = observation or self._encoder.spec, write_space(self._space)
+        self.spec = EnvironmentSpec(observation, self._actions, masked, frame_skip, self._start, space)
+
+    def report_to(self, place: NDArray[np.int64]) -> None:
+        """Write there which environment is being stepped; a vector environment does not tell which: 0 means all."""
+        place[:] = self._watch.place
+        self._watch.place = place
+
+
+class OneByOne(_Checked):
     """A list of environments behind the interface of `Environments`."""
 
     def __init__(
         self, name: str, build: Callable[[int], Env], count: int, worker: int, *, next_step_autoreset: bool = False
     ) -> None:
-        self.count, self._next_step_autoreset = count, next_step_autoreset
-        self._over: list[int] = []
-        self._name = name
-        self._envs: list[Env] = []
+        self._next_step_autoreset = next_step_autoreset
+        self._name, self._over, self._envs = name, list[int](), list[Env]()
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._envs.extend(build(index) for index in range(count))
-            self._look(worker)
+            super().__init__(name, count, worker, self._envs[0].observation_space, self._envs[0].action_space)
+            self._describe(masked="action_mask" in self._reset_one(0, seed=0)[1])
             undo.pop_all()
-        self._always, self._never = constants(count)
         self._steps = [env.step for env in self._envs]
 
-    def _look(self, worker: int) -> None:
-        """Reads the spaces, and from a first reset whether there are masks."""
-        space = self._envs[0].observation_space
-        self._encoder = Encoder(space)
-        actions, self._start = discrete_actions(self._name, self._envs[0].action_space)
-        self._watch = Watch(worker, self.count, actions)
-        masked = "action_mask" in self._reset_one(0, seed=0)[1]
-        self.spec = EnvironmentSpec(
-            self._encoder.spec, actions, masked, first_action=self._start, space=write_space(space)
-        )
-
     def reset(self, seeds: Sequence[int]) -> tuple[Array, Flags | None]:
-        """Starts all environments anew, each from its own seed."""
         self._watch.restart(seeds)
         self._over = []
         begun = [self._reset_one(index, seed) for index, seed in enumerate(seeds)]
         return self._stored([observation for observation, _ in begun]), self._masks([info for _, info in begun])
 
     def step(self, actions: NDArray[np.integer[Any]]) -> Step:
-        """Steps all environments; where an episode ends, the next begins."""
         watch = self._watch
         watch.calls += 1
         seen, infos, ends = [], [], []
@@ -102,51 +113,37 @@ class OneByOne:
                 ends.append((index, bool(terminated), bool(truncated)))
         watch.leave()
         observations = self._stored(seen)
-        if over or (ends and self._next_step_autoreset):
-            return self._wait(rewards, ends, observations, infos)
-        if ends:
-            return self._turn(rewards, ends, seen, observations, infos)
+        if over or ends:
+            return self._boundary(rewards, ends, seen, observations, infos)
         masks, none = self._masks(infos), self._never
         return Step(self._always, rewards, none, none, observations, masks, none, observations, masks)
 
-    def _wait(
-        self, rewards: Array, ends: list[tuple[int, bool, bool]], observations: Array, infos: list[dict[str, Any]]
-    ) -> Step:
-        """Where an episode ended before, the next has begun; where one ends now, it will in the next step."""
-        terminated, truncated, begun = (self._never.copy() for _ in range(3))
-        begun[self._over] = True
-        for index, over, cut in ends:
-            terminated[index], truncated[index] = over, cut
-        self._over = [index for index, _, _ in ends]
-        self._watch.idled(begun)
-        masks = self._masks(infos, terminated)
-        return Step(~begun, rewards, terminated, truncated, observations, masks, begun, observations, masks)
-
-    def _turn(
+    def _boundary(
         self,
         rewards: Array,
         ends: list[tuple[int, bool, bool]],
         seen: list[Any],
         observations: Array,
-        infos: list[dict[str, Any]],
+        infos: list[Info],
     ) -> Step:
-        """Begins the next episode where one ended."""
-        terminated, truncated = self._never.copy(), self._never.copy()
-        for index, over, cut in ends:
-            terminated[index], truncated[index] = over, cut
+        """Where an episode ends, the next begins: at once, or with `next_step_autoreset` in the next step."""
+        terminated, truncated, begun = (self._never.copy() for _ in range(3))
+        for index, terminal, cut in ends:
+            terminated[index], truncated[index] = terminal, cut
+        if self._next_step_autoreset:
+            begun[self._over] = True
+            self._over = [index for index, _, _ in ends]
+            self._watch.idled(begun)
         masks = self._masks(infos, terminated)
+        if self._next_step_autoreset:
+            return Step(~begun, rewards, terminated, truncated, observations, masks, begun, observations, masks)
         for index, _, _ in ends:
             seen[index], infos[index] = self._reset_one(index, None)
         first, first_masks = self._stored(seen), self._masks(infos)
         begun = terminated | truncated
         return Step(self._always, rewards, terminated, truncated, observations, masks, begun, first, first_masks)
 
-    def report_to(self, place: NDArray[np.int64]) -> None:
-        """Keep there which environment is being stepped."""
-        place[:] = self._watch.place
-        self._watch.place = place
-
-    def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
+    def _reset_one(self, index: int, seed: int | None) -> tuple[Any, Info]:
         self._watch.enter(index)
         try:
             with doing(f"reset() of {self._name}"):
@@ -157,7 +154,7 @@ class OneByOne:
         return observation, info
 
     def _stored(self, seen: list[Any]) -> Array:
-        """The observations in a new array: who got the last one may keep it."""
+        """The observations in a new array, so that the caller may keep it."""
         try:
             stored = self._encoder.stack(seen)
         except Exception:
@@ -166,7 +163,7 @@ class OneByOne:
         return stored
 
     def _stored_singly(self, seen: list[Any]) -> Array:
-        """The same, slower, to say whose observation it is that does not fit."""
+        """The same, slower, to say which environment's observation does not fit."""
         stored = np.empty((self.count, *self.spec.observation.shape), self.spec.observation.dtype)
         for index, observation in enumerate(seen):
             try:
@@ -175,7 +172,7 @@ class OneByOne:
                 raise self._watch.failure(index, f"returned an observation of {error}") from error
         return stored
 
-    def _masks(self, infos: list[dict[str, Any]], terminal: Flags | None = None) -> Flags | None:
+    def _masks(self, infos: list[Info], terminal: Flags | None = None) -> Flags | None:
         if not self.spec.masked:
             return None
         over = self._never if terminal is None else terminal
@@ -185,7 +182,6 @@ class OneByOne:
         return masks
 
     def render(self) -> NDArray[np.uint8]:
-        """A picture of environment 0."""
         try:
             frame = self._envs[0].render()
         except gym.error.DependencyNotInstalled as error:
@@ -195,14 +191,13 @@ class OneByOne:
         return picture(self._name, frame)
 
     def close(self) -> None:
-        """Closes every environment, whatever the others do."""
+        """Closes every environment, also if another one's `close` raises."""
         with doing(f"close() of {self._name}"), contextlib.ExitStack() as stack:
             for env in self._envs:
                 stack.callback(env.close)
 
 
 def picture(name: str, frame: Any) -> NDArray[np.uint8]:
-    """What `render` returned, if it is a picture."""
     if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else repr(frame)[:60]
         raise UserError(
@@ -212,26 +207,13 @@ def picture(name: str, frame: Any) -> NDArray[np.uint8]:
     return frame.astype(np.uint8, copy=False)
 
 
-def constants(count: int) -> tuple[Flags, Flags]:
-    """All true and all false, safe to hand out again and again: they cannot be written."""
-    always, never = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    always.flags.writeable = never.flags.writeable = False
-    return always, never
-
-
-Vector = VectorEnv[Any, Any, Any]
-Info = dict[str, Any]
-Seeding = Callable[[Sequence[int]], Any]
-"""The form in which a vector environment takes one seed for each of its environments."""
-
-
 def one_seed(seeds: Sequence[int]) -> int:
-    """A single seed for vector environments that take only one; other lists give other seeds."""
+    """A single seed for vector environments that take only one; different lists give different seeds."""
     return int(np.random.SeedSequence(list(seeds)).generate_state(1)[0] >> 1)
 
 
-class Vectorised:
-    """One vector environment behind the interface of `Environments`; a reset tells whether it is `masked`."""
+class Vectorised(_Checked):
+    """One vector environment behind the interface of `Environments`; if `masked` is None, a reset tells."""
 
     def __init__(
         self,
@@ -239,39 +221,32 @@ class Vectorised:
         env: Vector,
         worker: int,
         *,
-        seeding: Seeding = one_seed,
+        seeding: Callable[[Sequence[int]], Any] = one_seed,
         observation: ObservationSpec | None = None,
         frame_skip: int = 1,
         masked: bool | None = None,
         reuses_arrays: bool = True,
         picture_of: Callable[[Array], Array] | None = None,
     ) -> None:
-        self.count = env.num_envs
-        self._name, self._env, self._seeding, self._copy = name, env, seeding, reuses_arrays
-        self._picture_of = picture_of
-        self._mode = env.metadata["autoreset_mode"]
-        self._encoder = Encoder(env.single_observation_space)
-        actions, self._start = discrete_actions(name, env.single_action_space)
-        self._watch = Watch(worker, self.count, actions)
-        self._always, self._never = constants(self.count)
-        self._ended = self._never
+        """`seeding` gives the form in which `env` takes one seed for each of its environments."""
+        super().__init__(name, env.num_envs, worker, env.single_observation_space, env.single_action_space)
+        self._env, self._seeding, self._copy, self._picture_of = env, seeding, reuses_arrays, picture_of
+        self._mode, self._ended = env.metadata["autoreset_mode"], self._never
         if masked is None:
-            with doing(f"reset() of {name}"):
-                _, info = self._call(self._env.reset, seed=self._seeding([0] * self.count))
-            masked = "action_mask" in info
-        space = write_space(env.single_observation_space)
-        self.spec = EnvironmentSpec(observation or self._encoder.spec, actions, masked, frame_skip, self._start, space)
+            masked = "action_mask" in self._reset_all([0] * self.count)[1]
+        self._describe(masked, observation, frame_skip)
 
     def reset(self, seeds: Sequence[int]) -> tuple[Array, Flags | None]:
-        """Starts all environments anew, from these seeds."""
         self._watch.restart(seeds)
         self._ended = self._never
-        with doing(f"reset() of {self._name}"):
-            observations, info = self._call(self._env.reset, seed=self._seeding(seeds))
+        observations, info = self._reset_all(seeds)
         return self._stored(observations), self._masks(info, self._always, self._never)
 
+    def _reset_all(self, seeds: Sequence[int]) -> Any:
+        with doing(f"reset() of {self._name}"):
+            return self._call(self._env.reset, seed=self._seeding(seeds))
+
     def step(self, actions: NDArray[np.integer[Any]]) -> Step:
-        """Steps all environments, or in NEXT_STEP mode resets those that had ended."""
         self._watch.calls += 1
         if self._start:
             actions = actions + self._start
@@ -354,18 +329,11 @@ class Vectorised:
         finally:
             self._watch.leave()
 
-    def report_to(self, place: NDArray[np.int64]) -> None:
-        """Keep there that the vector is being stepped; it does not tell which environment: 0 stands for all."""
-        place[:] = self._watch.place
-        self._watch.place = place
-
     def render(self) -> NDArray[np.uint8]:
-        """A picture of environment 0: drawn from its latest observation where it draws none itself."""
         if self._picture_of is not None:
             return picture(self._name, self._picture_of(self._latest[0]))
         frames = self._call(self._env.render)
         return picture(self._name, None if frames is None else frames[0])
 
     def close(self) -> None:
-        """Closes the vector environment."""
         self._env.close()

@@ -20,7 +20,7 @@ from repertory.engines import make_driver
 from repertory.engines.driver import Driver
 from repertory.engines.placement import processes_of
 from repertory.environments import factory
-from repertory.environments.loading import hushed
+from repertory.environments.factory import hushed
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, check, environment_options, resolve, to_dict
 from repertory.runs.directory import RunDirectory, check_name, fresh_name

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from repertory.agents.network_registry import name_module
+from repertory.agents.networks import name_module
 from repertory.environments.factory import name_environment
 from repertory.errors import UserError
 from repertory.runs import checkpoint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repertory.agents.kinds import Kinds
+from repertory.agents import Kinds
 
 if TYPE_CHECKING:
     from repertory.topologies.graph import TopologyKind

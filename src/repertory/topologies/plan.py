@@ -12,8 +12,7 @@ import jax
 
 from repertory.agents.actor_critic import ActorCriticOptions
 from repertory.agents.agent import Agent
-from repertory.agents.network_registry import choose_kind
-from repertory.agents.networks import NetworkOptions
+from repertory.agents.networks import NetworkOptions, choose_kind
 from repertory.agents.q_learning import QLearningOptions
 from repertory.agents.registry import AgentKind
 from repertory.channels.counters import WorkerStats
