@@ -188,7 +188,7 @@ class Driver:
         if topology.pacing is None:
             return False
         topology.pacing.updates = self.counters.updates
-        return topology.pacing.owed(self.counters.env_steps) >= topology.updates_per_call
+        return topology.pacing.owed(self.counters.env_steps) >= self.plan.q.updates_per_call
 
     def metrics(self) -> dict[str, float | int | None]:
         """What happened since the last call."""

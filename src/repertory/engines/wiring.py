@@ -96,7 +96,7 @@ class Wiring:
         group = self.group(me.worker)
         if group.kind != "evaluate":  # its episodes' seeds follow from the number of the evaluation alone
             me.stats.count("starts")
-        if group.synchronous or (group.own_core and me.spare):  # then its own core has nothing else to do
+        if group.blocking or (group.own_core and me.spare):  # then its own core has nothing else to do
             compute_at_once()
         return group
 

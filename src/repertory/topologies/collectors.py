@@ -1,4 +1,4 @@
-"""Many actors, one replay, one learner; the replay ratio holds whatever their speeds."""
+"""Many actors, one replay, one learner; the replay ratio holds at any speed of the actors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from repertory.roles.actor import Actor, ActorGroup
 from repertory.roles.memory_server import MemoryServer
 from repertory.roles.ports import Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import Asked, PulledWeights, need_replay
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
+from repertory.topologies.options import PulledWeights, Run, need_replay
 from repertory.topologies.plan import Context, Plan
 
 BATCHES_AHEAD = 3
@@ -31,9 +31,9 @@ class Options(PulledWeights):
     actor_priorities: bool = False
     """With --agent.prioritized: new steps get the TD error that their actor saw as priority, not the highest one."""
 
-    def check(self, asked: Asked) -> None:
-        need_replay(asked)
-        if self.actor_priorities and not asked.agent.prioritized:
+    def check(self, run: Run) -> None:
+        need_replay(run)
+        if self.actor_priorities and not run.agent.prioritized:
             raise UserError(
                 "--topology.actor-priorities needs --agent.prioritized, or give --topology.no-actor-priorities"
             )
@@ -57,6 +57,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     policy = partial(playing.local_policy, pull_period=options.pull_period, values=values)
 
     def collector(me: Context, steps: LaneWriter, newest: Weights) -> Actor:
+        """Plays its environments and writes their steps into its lanes."""
         may_play = playing.not_ahead(me, steps.wake_reader)
         return playing.started(me, playing.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
 
@@ -69,37 +70,26 @@ def compose(plan: Plan, options: Options) -> Topology:
         return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
 
     def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
+        """Samples batches from all lanes, stores priorities, holds the replay ratio."""
         return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
 
+    played: Ports = {"steps": experience.writer, "newest": weights.reader}
+    sampled: Ports = {"steps": experience.reader, "outgoing": batches.writer}
+    learns: Ports = {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner}
     return Topology(
         workers=(
             Workers(
                 "collector",
                 plan.actors,
                 collector,
-                {"steps": experience.writer, "newest": weights.reader},
-                does="plays its environments and writes their steps into its lanes",
+                played,
                 kind="play",
                 build_group=collectors,
                 per_process=options.actors_per_process,
                 synchronous=True,
             ),
-            Workers(
-                "memory",
-                1,
-                memory,
-                {"steps": experience.reader, "outgoing": batches.writer},
-                does="samples batches from all lanes, keeps priorities, holds the replay ratio",
-                kind="serve",
-            ),
-            Workers(
-                "learner",
-                1,
-                parts.learner,
-                {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner},
-                does="updates the weights and publishes them",
-                own_core=True,
-            ),
+            Workers("memory", 1, memory, sampled, kind="serve"),
+            Workers("learner", 1, parts.learner, learns, own_core=True),
             parts.evaluator(plan),
         ),
         weights=weights,
@@ -107,7 +97,6 @@ def compose(plan: Plan, options: Options) -> Topology:
         steps_per_update=parts.steps_per_update(plan),
         epsilon=epsilon,
         pacing=plan.pacing(),
-        updates_per_call=plan.q.updates_per_call,
     )
 
 
