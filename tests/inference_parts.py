@@ -26,7 +26,7 @@ ACTIONS, ENVIRONMENTS = 4, 3
 SPEC = EnvironmentSpec(ObservationSpec((3,), "float32", (Part("number", 3),)), ACTIONS, masked=True)
 OPTIONS = ActorCriticOptions(discount=0.9, reduction="sum")
 TINY = NetworkOptions(kind="mlp", hidden=(5,))
-LSTM = replace(TINY, core=4)
+LSTM = replace(TINY, lstm_size=4)
 
 
 @dataclass(frozen=True)

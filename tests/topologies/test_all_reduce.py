@@ -261,7 +261,7 @@ def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
 def test_replica_plays_nothing_while_others_keep_its_gradient_waiting() -> None:
     """Else it would depend on their speed with which weights it plays."""
     driver = inline_run("all_reduce", actors=2)
-    first, second = (turns(driver)[f"rank {rank}"] for rank in range(2))
+    first, second = (turns(driver)[f"replica {rank}"] for rank in range(2))
     played = []
     for _ in range(400):
         for role in first:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import WRITER, Arrays, Bells, Channel, Place, own_rows, port, slices
+from repertory.channels.channel import SILENT, WRITER, Arrays, Bells, Channel, Place, own_rows, port, slices
 from repertory.specs import Field
 
 DEADLINE_S = 10.0
@@ -35,10 +35,9 @@ class Latest(Channel):
             "mirrored": Field((self.parts,), "int64"),
         }
 
-    def bind_in_thread(self, arrays: Arrays, bells: Bells) -> None:
-        """All its workers take turns in this thread."""
-        self.bind(arrays, bells)
-        self._lent = Lent() if self._lend else None
+    def bind(self, arrays: Arrays, bells: Bells = SILENT, **engine: Any) -> None:
+        super().bind(arrays, bells, **engine)
+        self._lent = Lent() if self._lend and self.in_thread else None
 
     @port("out")
     def writer(self, me: Place) -> Publisher | Lent:

@@ -18,6 +18,7 @@ from typing import Any
 from repertory.environments.factory import Step
 from repertory.errors import EnvironmentFailure
 from repertory.roles.actor import Actor, ActorGroup
+from repertory.roles.ports import Role
 
 SMALL, PARTS = 8, 4
 """In a group of more than `SMALL` a batch begins when one in `PARTS` has returned. Not all: workers that leave together
@@ -67,7 +68,7 @@ class Threads:
             tell(index, outcome)
 
 
-class ActorThreads:
+class ActorThreads(Role):
     """Runs a group; one lock lets one thread at a time into it.
 
     `begin` and `recover` are called in a worker's thread: before its first step, and when its environments have failed.

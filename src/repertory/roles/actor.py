@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from repertory.channels.counters import GroupStats, WorkerStats
 from repertory.environments.factory import Environments, Step
 from repertory.roles.exploration import EpsilonGreedy, Move, generator
-from repertory.roles.ports import ExperienceSink, Policy, Stopwatch, Unwatched
+from repertory.roles.ports import ExperienceSink, Policy, Role, Stopwatch, Unwatched
 
 
 class Record:
@@ -114,7 +114,7 @@ class Record:
             lengths[ended] = 0
 
 
-class Actor:
+class Actor(Role):
     """One vector of environments and the policy that plays them; `may_play` holds it back.
 
     `may_ask` is asked right after a step: whether the next actions may be chosen at once.

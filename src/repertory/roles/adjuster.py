@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from repertory.roles.ports import Role
 from repertory.specs import Field
 
 PATH = 4096
@@ -40,7 +41,7 @@ def judgements(arrays: Mapping[str, NDArray[Any]], since: int) -> list[str]:
     ]
 
 
-class Adjuster:
+class Adjuster(Role):
     """Climbs over the numbers at work, and never keeps a step down.
 
     A change that is kept is made again, twice as large, until one is taken back; then another is drawn of those that

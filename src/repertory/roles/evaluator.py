@@ -17,6 +17,7 @@ from repertory.channels.mailbox import Episodes, EvaluationPort, InferenceReques
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure
 from repertory.roles.inference import Rows
+from repertory.roles.ports import Role
 
 
 class Evaluator:
@@ -89,7 +90,7 @@ class Superseded(Exception):
     """A later evaluation was asked for, and matters more."""
 
 
-class EvaluationRole:
+class EvaluationRole(Role):
     """The evaluator as a role: asked by number with a snapshot of the weights, it answers with whole episodes."""
 
     def __init__(

@@ -23,7 +23,7 @@ from repertory.channels.gradients import GradientWriter
 from repertory.channels.latest import Reader
 from repertory.experience.replay import Sample
 from repertory.roles.batches import BatchSampler
-from repertory.roles.ports import Stopwatch, Unwatched
+from repertory.roles.ports import Role, Stopwatch, Unwatched
 
 
 class ServerConnection:
@@ -105,7 +105,7 @@ class Exchange:
     outlier_deviations: float
 
 
-class GradientWorker:
+class GradientWorker(Role):
     """Draws, computes, sends; the weights it computes with are the servers'."""
 
     def __init__(

@@ -20,7 +20,7 @@ from repertory.experience.replay import Replay, Sample
 from repertory.roles.batches import BatchSampler, UnrollBatches
 from repertory.roles.inference import CachedPasses
 from repertory.roles.learner import agent_batch
-from repertory.roles.ports import Stopwatch, Unwatched
+from repertory.roles.ports import Role, Stopwatch, Unwatched
 
 
 class Store(Protocol):
@@ -81,7 +81,7 @@ class Segments:
         return slots >= self.length and self.replay.most_steps_since(self._began) >= self.length
 
 
-class HogwildWorker:
+class HogwildWorker(Role):
     """Adds up gradients and applies them to the shared weights when due."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from repertory.channels.counters import WorkerStats
 from repertory.channels.mailbox import InferenceReply, InferenceRequest
 from repertory.roles.inference import GreedyActions, SampledActions
-from repertory.roles.ports import Weights
+from repertory.roles.ports import Role, Weights
 
 GLANCE_S = 0.0002
 """While a server waits for more questions it looks again after so long."""
@@ -32,7 +32,7 @@ class Questions(Protocol):
         """InferenceReply them."""
 
 
-class InferenceServer:
+class InferenceServer(Role):
     """Takes the questions that are there, or waits up to `patience_s` until `least` askers have one.
 
     Patience is counted in glances, not by the clock: members that take turns in one thread repeat to the bit.

@@ -23,7 +23,7 @@ from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.experience.replay import Sample
 from repertory.experience.unrolls import UnrollBatch
-from repertory.roles.ports import Batches, Publisher, Stopwatch, Unwatched
+from repertory.roles.ports import Batches, Publisher, Role, Stopwatch, Unwatched
 
 PATIENCE_S, WITHOUT = 0.02, 50
 """A learner that has waited so long computes the values itself, and so it does for that many batches after it."""
@@ -92,7 +92,7 @@ def _keep_to(cores: Sequence[int]) -> None:
         os.sched_setaffinity(0, cores)  # of this thread alone
 
 
-class Learner:
+class Learner(Role):
     """Owns the learner state; everything else learns of it through the weights' board."""
 
     def __init__(

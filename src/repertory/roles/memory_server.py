@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from repertory.channels.counters import WorkerStats
 from repertory.experience.replay import Sample
 from repertory.roles.batches import BatchSampler
+from repertory.roles.ports import Role
 
 
 class Outgoing(Protocol):
@@ -33,7 +34,7 @@ class Outgoing(Protocol):
         """LaneStorage, slots and errors of a freed batch."""
 
 
-class MemoryServer:
+class MemoryServer(Role):
     """Fills the outgoing slots as the replay ratio allows, and takes errors back.
 
     `wake_at` tells the actors how many env steps it waits for, so that they do not wake it for less.

@@ -19,7 +19,7 @@ from repertory.agents.agent import Agent, LearnerState
 from repertory.agents.compression import Compression
 from repertory.channels.counters import WorkerStats
 from repertory.channels.snapshot import Owner
-from repertory.roles.ports import Publisher
+from repertory.roles.ports import Publisher, Role
 
 
 class Incoming(Protocol):
@@ -51,7 +51,7 @@ class Rules:
         return range(1 if self.max_age else self.workers, self.workers + 1)
 
 
-class ParameterServer:
+class ParameterServer(Role):
     """Rank 0 counts the updates; with several servers, the others may be a few ahead or behind."""
 
     def __init__(

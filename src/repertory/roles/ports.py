@@ -57,6 +57,10 @@ class Role(Protocol):
     def load_state(self, state: Any) -> None:
         """Take that over."""
 
+    def tell_losses(self) -> None:
+        """Write losses that are still being computed to the worker's stats: metrics are about to be read."""
+        return
+
     def settle(self) -> None:
         """Before a pause: put what must survive where it survives."""
 

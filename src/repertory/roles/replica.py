@@ -23,7 +23,7 @@ from repertory.channels.snapshot import Owner
 from repertory.experience.replay import Sample
 from repertory.roles.batches import BatchSampler, UnrollBatches
 from repertory.roles.learner import agent_batch
-from repertory.roles.ports import Publisher, Stopwatch, Unwatched
+from repertory.roles.ports import Publisher, Role, Stopwatch, Unwatched
 
 RATE = "rate"
 
@@ -56,7 +56,7 @@ class Collective(Protocol):
         """After `halt`: take back what was submitted to a round that not all have joined."""
 
 
-class Replica:
+class Replica(Role):
     """A whole learner; rank 0 also counts the updates and keeps the state snapshot."""
 
     def __init__(

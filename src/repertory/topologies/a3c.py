@@ -46,11 +46,4 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     )
 
 
-KIND = TopologyKind(
-    name="a3c",
-    summary="A3C: workers play unrolls, and update one shared policy and value without locks (Mnih et al. 2016)",
-    compose=compose,
-    options=Options,
-    agents=("a3c",),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("a3c", __doc__, compose, Options, agents=("a3c",), defaults=parts.ON_PROCESSES)

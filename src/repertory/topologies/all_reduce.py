@@ -72,11 +72,4 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind(
-    name="all_reduce",
-    summary="equal ranks play and learn, and average their gradients before every update",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "sarsa"),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("all_reduce", __doc__, compose, Options, agents=("dqn", "sarsa"), defaults=parts.ON_PROCESSES)

@@ -101,10 +101,5 @@ def compose(plan: Plan, options: Options) -> Topology:
 
 
 KIND = TopologyKind(
-    name="collectors",
-    summary="many actors, one replay, one learner",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "rainbow", "sarsa"),
-    defaults=parts.ON_PROCESSES,
+    "collectors", __doc__, compose, Options, agents=("dqn", "rainbow", "sarsa"), defaults=parts.ON_PROCESSES
 )

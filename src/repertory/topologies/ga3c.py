@@ -150,10 +150,10 @@ def adjuster_of(me: Context, numbers: Arrays, options: Options) -> Adjuster:
 
 
 KIND = TopologyKind(
-    name="ga3c",
-    summary="GA3C: agents without networks, predictors and trainers on one model (Babaeizadeh et al. 2017)",
-    compose=compose,
-    options=Options,
+    "ga3c",
+    __doc__,
+    compose,
+    Options,
     agents=("a3c", "impala"),
     defaults={**parts.ON_PROCESSES, "agent": {"probability_floor": 1e-6, "max_gradient_norm": 0.0}},
 )

@@ -23,6 +23,10 @@ Ports: TypeAlias = Mapping[str, PortOf]
 Kind: TypeAlias = Literal["play", "learn", "infer", "serve", "evaluate", "control"]
 
 
+def first_line(docstring: str | None) -> str:
+    return (docstring or "").partition("\n")[0].rstrip(".")
+
+
 @dataclass(frozen=True)
 class Worker:
     """One worker of a run: `rank` counts the workers of its name, `index` counts all."""
@@ -65,8 +69,8 @@ class Workers:
 
     @property
     def purpose(self) -> str:
-        told = getattr(self.build, "func", self.build).__doc__ or ""  # also of a `functools.partial`
-        return self.does or told[:1].lower() + told[1:].partition("\n")[0].rstrip(".")
+        told = first_line(getattr(self.build, "func", self.build).__doc__)  # also of a `functools.partial`
+        return self.does or told[:1].lower() + told[1:]
 
     @property
     def blocking(self) -> bool:
@@ -130,7 +134,8 @@ class TopologyKind:
     """A topology by its name."""
 
     name: str
-    summary: str
+    described: str
+    """A docstring; its first line is the summary."""
     compose: Callable[..., Topology]
     """Takes a plan and the topology's options."""
     options: type[TopologyOptions]
@@ -139,6 +144,10 @@ class TopologyKind:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Run options that it sets unless the user does."""
     engines: tuple[str, ...] = ("inline", "processes")
+
+    @property
+    def summary(self) -> str:
+        return first_line(self.described)
 
 
 def validate(kind: TopologyKind, *, engine: str, agent: str, like: str = "") -> None:

@@ -111,10 +111,10 @@ def _source(me: Context, read: LaneReader, options: Options) -> BatchSampler | S
 
 
 KIND = TopologyKind(
-    name="hogwild",
-    summary="workers play, and update one shared weight vector without locks",
-    compose=compose,
-    options=Options,
+    "hogwild",
+    __doc__,
+    compose,
+    Options,
     agents=("dqn", "sarsa"),
     defaults={
         **parts.ON_PROCESSES,

@@ -73,11 +73,4 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind(
-    name="impala",
-    summary="IMPALA: actors with copies of the policy, unrolls through a bounded queue (Espeholt et al. 2018)",
-    compose=compose,
-    options=Options,
-    agents=("impala", "appo"),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("impala", __doc__, compose, Options, agents=("impala", "appo"), defaults=parts.ON_PROCESSES)

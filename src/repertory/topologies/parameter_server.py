@@ -120,11 +120,4 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind(
-    name="parameter_server",
-    summary="workers play and compute gradients, servers own the weights",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "sarsa"),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("parameter_server", __doc__, compose, Options, agents=("dqn", "sarsa"), defaults=parts.ON_PROCESSES)

@@ -61,11 +61,4 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind(
-    name="sample_factory",
-    summary="Sample Factory: two groups of environments a worker, one plays while one waits (Petrenko et al. 2020)",
-    compose=compose,
-    options=Options,
-    agents=("appo", "impala"),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("sample_factory", __doc__, compose, Options, agents=("appo", "impala"), defaults=parts.ON_PROCESSES)

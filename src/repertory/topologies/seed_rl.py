@@ -119,10 +119,5 @@ def replay(plan: Plan, options: Options) -> Experience:
 
 
 KIND = TopologyKind(
-    name="seed_rl",
-    summary="SEED RL: actors without networks, central inference beside the learner (Espeholt et al. 2020)",
-    compose=compose,
-    options=Options,
-    agents=("impala", "appo", "dqn", "sarsa"),
-    defaults=parts.ON_PROCESSES,
+    "seed_rl", __doc__, compose, Options, agents=("impala", "appo", "dqn", "sarsa"), defaults=parts.ON_PROCESSES
 )

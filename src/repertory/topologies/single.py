@@ -63,10 +63,4 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     )
 
 
-KIND = TopologyKind(
-    name="single",
-    summary="one worker that acts, stores and learns in turn",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "rainbow", "sarsa"),
-)
+KIND = TopologyKind("single", __doc__, compose, Options, agents=("dqn", "rainbow", "sarsa"))
