@@ -99,7 +99,6 @@ class ActorThreads(Role):
 
     @property
     def held(self) -> bool:
-        """Whether a worker may not play on."""
         return bool(self.group.idle)
 
     def step(self) -> bool:
@@ -149,7 +148,6 @@ class ActorThreads(Role):
         return self.group.go_on(self.threads.do)
 
     def _outcomes(self) -> list[tuple[int, Step | None]]:
-        """What has returned; failed environments are made again."""
         found = []
         while self._returned:
             worker, outcome = self._returned.popitem()

@@ -69,7 +69,6 @@ class Evaluations:
             self._mailbox.ask(self._under_way.number, self._under_way.weights, self._under_way.seconds)
 
     def reply(self) -> Evaluated | None:
-        """The next evaluation that is done."""
         done = self._under_way
         if done is None or not self._mailbox.replied:
             return None
@@ -80,7 +79,6 @@ class Evaluations:
 
     @property
     def waiting(self) -> bool:
-        """Whether an evaluation is under way or requested."""
         return self._under_way is not None or self._waiting is not None
 
     def withdraw(self) -> str:
@@ -117,8 +115,7 @@ class Host(Protocol):
     def stop_playing(self) -> None:
         """Play no more steps; learning and evaluation go on."""
 
-    def evaluate(self) -> None:
-        """An evaluation was requested."""
+    def evaluate(self) -> None: ...
 
     def await_losses(self, missing: Callable[[], bool]) -> None:
         """Wait a moment for losses that are being computed, so that a line with updates has their loss."""
@@ -128,8 +125,7 @@ class Host(Protocol):
     def notes(self) -> list[str]:
         """What went wrong since the last call."""
 
-    def close(self) -> None:
-        """End all workers and free everything."""
+    def close(self) -> None: ...
 
 
 class Driver:
@@ -162,7 +158,6 @@ class Driver:
             self._started, self._metrics = True, Metrics(self.wiring)
 
     def rounds(self) -> Iterator[None]:
-        """Runs the workers; yields often."""
         while True:
             self.host.round()
             yield
@@ -174,7 +169,6 @@ class Driver:
 
     @property
     def finished_episodes(self) -> int:
-        """Finished episodes of the evaluation under way."""
         return self.wiring.evaluation.finished
 
     @property
@@ -204,8 +198,6 @@ class Driver:
 
 
 class Metrics:
-    """The metrics of a run, from its counters and channels."""
-
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._before, self._at = self._now(), time.monotonic()

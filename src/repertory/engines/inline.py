@@ -92,7 +92,6 @@ class InlineHost:
             self._notes.append(failure_note(f"{self.evaluations.withdraw() or worker} failed", error))
 
     def round(self) -> None:
-        """One turn of each worker."""
         worked = False
         try:
             for worker, roles in self._turns:

@@ -108,7 +108,6 @@ class ProcessesHost:
         return self.supervisor.restarts
 
     def notes(self) -> list[str]:
-        """What went wrong since the last call, and notes of channels."""
         events = self.supervisor.events[self._told :]
         self._told += len(events)
         told = [event.sentence() + (f"\n{event.trace.rstrip()}" if event.trace else "") for event in events]

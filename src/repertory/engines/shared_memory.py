@@ -56,7 +56,6 @@ class Block:
         self.size = size
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Map them into this process's address space."""
         memory = mmap.mmap(self.file.fd, self.size)
         arrays, offset = {}, 0
         for name, field in self.fields.items():

@@ -66,8 +66,6 @@ def end_worker(process: Any) -> None:
 
 @dataclass
 class Watched:
-    """A process, and the workers that share it."""
-
     workers: Process
     group: Workers
     report: Descriptor = field(default_factory=lambda: Descriptor(anonymous_file(0)))
@@ -103,8 +101,6 @@ class Watched:
 
 @dataclass
 class Event:
-    """A failure, and the reaction to it."""
-
     worker: str
     what: str
     trace: str
@@ -196,7 +192,6 @@ class Supervisor:
         return all(watched.given_up or bool((self._beats[watched.indices] > 0).all()) for watched in self.watched)
 
     def pids(self) -> set[int]:
-        """The processes that were started last."""
         return {watched.process.pid for watched in self.watched if watched.process is not None}
 
     def at_work(self) -> set[int]:
@@ -207,25 +202,24 @@ class Supervisor:
 
     def check(self) -> None:
         """Check all processes once; restarts those that failed, or raises if one failed too often."""
-        try:
-            self._check()
-        except Exception:
-            self.failed = True
-            raise
-
-    def _check(self) -> None:
         now = time.monotonic()
         if now - self._looked > ABSENT_S:
             self._returned = now
         self._hear_beats()
-        for watched in self.watched:
-            if watched.given_up:
-                continue
-            self._hear(watched)
-            what = self._gone(watched) or self._someone_silent(watched)
-            if what:
-                self._replace(watched, what)
+        try:
+            for watched in self.watched:
+                if not watched.given_up:
+                    self._check(watched)
+        except Exception:
+            self.failed = True
+            raise
         self._looked = time.monotonic()
+
+    def _check(self, watched: Watched) -> None:
+        self._hear(watched)
+        what = self._gone(watched) or self._someone_silent(watched)
+        if what:
+            self._replace(watched, what)
 
     def _hear(self, watched: Watched) -> None:
         """Report failures that the worker has recovered from by itself."""
@@ -337,7 +331,6 @@ class Supervisor:
         raise WorkerFailed(f"{watched} {what}{tail}")
 
     def bring_back(self) -> None:
-        """Try workers once more that were given up."""
         for watched in self.watched:
             if watched.given_up:
                 watched.given_up, watched.failures = False, self.plan.restarts

@@ -65,7 +65,6 @@ class Wiring:
         return self.topology.group(worker.name)
 
     def indices(self, wanted: Callable[[Workers], bool]) -> list[int]:
-        """Indices of the workers of the wanted groups."""
         return [worker.index for worker in self.workers if wanted(self.group(worker))]
 
     def context(self, worker: Worker, **more: Any) -> Context:
@@ -77,7 +76,6 @@ class Wiring:
         return list(built) if isinstance(built, list) else [built]
 
     def build_group(self, us: Sequence[Context]) -> Any:
-        """Workers of one name that share a process."""
         groups = [self._enter(me) for me in us]
         assert groups[0].build_group is not None
         return groups[0].build_group(us, **self._ports(us[0]))
@@ -155,7 +153,6 @@ def counters_of(topology: Topology) -> Counters:
 
 
 def fields_of(plan: Plan) -> dict[str, Field]:
-    """The arrays of a run."""
     topology = plan.compose()
     fields: dict[str, Field] = {"phase": Field((2,), "int64", "driver")}
     for channel in (counters_of(topology), *topology.channels):

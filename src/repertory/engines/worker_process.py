@@ -62,9 +62,7 @@ class WorkerArguments:
     recovered: Descriptor
     """Where it writes the last failure that it has recovered from."""
     epoch: int
-    """Number of this start."""
     cores: Sequence[int] = ()
-    """Cores to keep to, if any."""
     spare: Sequence[int] = ()
     """Cores where a learner's second thread may compute."""
     niceness: int = 0
@@ -217,7 +215,6 @@ class WorkerProcess:
             self.threads.beat()
 
     def _breathe(self) -> None:
-        """Let others have the core for a moment."""
         if time.monotonic() - self._breathed > BREATHE_EVERY_S:
             time.sleep(BREATH_S)
             self._breathed = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ from repertory.errors import UserError
 from repertory.limits import NonNegative
 from repertory.roles.actor import Actor, ActorGroup
 from repertory.roles.memory_server import MemoryServer
-from repertory.roles.ports import Weights
+from repertory.roles.ports import Policy, Weights
 from repertory.topologies import parts, playing
 from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
 from repertory.topologies.options import PulledWeights, Run, need_replay
@@ -55,24 +55,6 @@ def compose(plan: Plan, options: Options) -> Topology:
     learned = parts.learner_state(plan)
     epsilon = playing.exploration(plan, options)
     policy = partial(playing.local_policy, pull_period=options.pull_period, values=values)
-
-    def collector(me: Context, steps: LaneWriter, newest: Weights) -> Actor:
-        """Plays its environments and writes their steps into its lanes."""
-        may_play = playing.not_ahead(me, steps.wake_reader)
-        return playing.started(me, playing.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
-
-    def collectors(us: Sequence[Context], steps: LaneWriter, newest: Weights) -> ActorGroup:
-        """Several that share a process and a policy; each begins in a thread of its own."""
-        count = len(us) * plan.envs_per_actor
-        shared, may_play = policy(us[0], newest, count=count), playing.not_ahead(us[0], steps.wake_reader)
-        actors = [playing.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
-        any_number = count <= us[0].agent.numpy_rows
-        return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
-
-    def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
-        """Samples batches from all lanes, stores priorities, holds the replay ratio."""
-        return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
-
     played: Ports = {"steps": experience.writer, "newest": weights.reader}
     sampled: Ports = {"steps": experience.reader, "outgoing": batches.writer}
     learns: Ports = {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner}
@@ -81,10 +63,10 @@ def compose(plan: Plan, options: Options) -> Topology:
             Workers(
                 "collector",
                 plan.actors,
-                collector,
+                partial(collector, policy, epsilon),
                 played,
                 kind="play",
-                build_group=collectors,
+                build_group=partial(collectors, policy, epsilon),
                 per_process=options.actors_per_process,
                 synchronous=True,
             ),
@@ -98,6 +80,30 @@ def compose(plan: Plan, options: Options) -> Topology:
         epsilon=epsilon,
         pacing=plan.pacing(),
     )
+
+
+def collector(
+    policy: Callable[..., Policy], epsilon: playing.Epsilon, me: Context, steps: LaneWriter, newest: Weights
+) -> Actor:
+    """Plays its environments and writes their steps into its lanes."""
+    may_play = playing.not_ahead(me, steps.wake_reader)
+    return playing.started(me, playing.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
+
+
+def collectors(
+    policy: Callable[..., Policy], epsilon: playing.Epsilon, us: Sequence[Context], steps: LaneWriter, newest: Weights
+) -> ActorGroup:
+    """Several that share a process and a policy; each begins in a thread of its own."""
+    count = len(us) * us[0].plan.envs_per_actor
+    shared, may_play = policy(us[0], newest, count=count), playing.not_ahead(us[0], steps.wake_reader)
+    actors = [playing.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
+    any_number = count <= us[0].agent.numpy_rows
+    return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
+
+
+def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
+    """Samples batches from all lanes, stores priorities, holds the replay ratio."""
+    return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
 
 
 KIND = TopologyKind(

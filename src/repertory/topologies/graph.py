@@ -108,12 +108,10 @@ class Topology:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """All channels, each once."""
         found = {id(channel): channel for group in self.workers for channel, _ in group.channels()}
         return tuple(({id(self.weights): self.weights, id(self.learned): self.learned} | found).values())
 
     def roster(self) -> list[Worker]:
-        """Every worker."""
         who = [(group.name, rank) for group in self.workers for rank in range(group.count)]
         return [Worker(index, *each) for index, each in enumerate(who)]
 
@@ -131,8 +129,6 @@ class Topology:
 
 @dataclass(frozen=True)
 class TopologyKind:
-    """A topology by its name."""
-
     name: str
     described: str
     """A docstring; its first line is the summary."""

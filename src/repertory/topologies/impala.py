@@ -41,7 +41,6 @@ def compose(plan: Plan, options: Options) -> Topology:
     unrolls = parts.unroll_slots(plan, depth=depth, when=f"after {plan.critic.unroll} steps")
     weights = parts.weights_channel(plan, "copied at the start of each unroll")
     learned = parts.learner_state(plan)
-
     gradients = parts.gathered_gradients(plan, options, options.learners, "averaged at every update")
 
     def actor(me: Context, written: UnrollPort, newest: Weights) -> Actor:

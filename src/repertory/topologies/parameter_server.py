@@ -49,50 +49,17 @@ class Options(GradientWorkers):
 
 
 def compose(plan: Plan, options: Options) -> Topology:
-    local, synchronous = options.memory == "local", options.mode == "synchronous"
-    experience = parts.experience_lanes(plan, readers=plan.actors if local else 1)
+    experience = parts.experience_lanes(plan, readers=plan.actors if options.memory == "local" else 1)
     fetched = f"every {options.fetch_period} gradients"
     weights = parts.weights_channel(plan, fetched, parts=options.shards)
     target = Latest("target", plan.size, parts=options.shards, when=fetched)
     learned = parts.learner_state(plan, options.shards)
-    compressions = partial(parts.compressions, plan, options, options.shards)
     gradients = GradientSlots(
         "gradients",
-        lambda: [each.fields for each in compressions()],
+        lambda: [each.fields for each in parts.compressions(plan, options, options.shards)],
         plan.actors,
         when=f"every {options.push_period} gradients, compressed: {options.compression}",
     )
-    epsilon = playing.exploration(plan, options)
-
-    def worker(
-        me: Context, written: LaneWriter, read: LaneReader, newest: Reader, targets: Reader, pushed: GradientWriter
-    ) -> list[Role]:
-        """Plays, stores its steps, computes gradients with the weights it fetched."""
-        batches = parts.own_sampler(me, read, local=local)
-        bound = options.staleness_bound if options.mode == "bounded" else None
-        servers = ServerConnection(newest, targets, pushed, compressions(), bound)
-        exchange = Exchange(options.fetch_period, options.push_period, options.outlier_deviations)
-        gradient = GradientWorker(me.agent, batches, servers, exchange, me.stats, me.watch, key=me.key())
-        policy = playing.local_policy(me, newest, pull_period=options.pull_period)
-        may_play = playing.steps_left(me, batches.owed)
-        return [playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon(me.rank))), gradient]
-
-    def server(me: Context, arriving: GradientReader, weights: Publisher, target: Publisher, state: Owner) -> Role:
-        """Owns a slice of weights, target and optimizer; applies gradients."""
-        rules = Rules(plan.actors, synchronous, options.combine, options.max_gradient_age)
-        return ParameterServer(
-            me.agent,
-            state.load(),
-            arriving,
-            compressions()[me.rank],
-            (weights, target),
-            rules,
-            me.stats,
-            state,
-            rank=me.rank,
-            rate=plan.learning_rate,
-        )
-
     works: Ports = {
         "written": experience.writer,
         "read": experience.reader,
@@ -106,17 +73,58 @@ def compose(plan: Plan, options: Options) -> Topology:
         "target": target.writer,
         "state": learned.owner,
     }
+    batches = plan.actors if options.mode == "synchronous" else options.push_period
     return Topology(
         workers=(
-            Workers("worker", plan.actors, worker, works, kind="play"),
-            Workers("server", options.shards, server, serves),
+            Workers("worker", plan.actors, partial(worker, options), works, kind="play"),
+            Workers("server", options.shards, partial(server, options), serves),
             parts.evaluator(plan),
         ),
         weights=weights,
         learned=learned,
-        steps_per_update=parts.steps_per_update(plan, plan.actors if synchronous else options.push_period),
-        epsilon=epsilon,
+        steps_per_update=parts.steps_per_update(plan, batches),
+        epsilon=playing.exploration(plan, options),
         counts=("gradient_age", *parts.COUNTED_GRADIENTS),
+    )
+
+
+def worker(
+    options: Options,
+    me: Context,
+    written: LaneWriter,
+    read: LaneReader,
+    newest: Reader,
+    targets: Reader,
+    pushed: GradientWriter,
+) -> list[Role]:
+    """Plays, stores its steps, computes gradients with the weights it fetched."""
+    compressions = parts.compressions(me.plan, options, options.shards)
+    bound = options.staleness_bound if options.mode == "bounded" else None
+    servers = ServerConnection(newest, targets, pushed, compressions, bound)
+    exchange = Exchange(options.fetch_period, options.push_period, options.outlier_deviations)
+    batches = parts.own_sampler(me, read, local=options.memory == "local")
+    gradient = GradientWorker(me.agent, batches, servers, exchange, me.stats, me.watch, key=me.key())
+    policy = playing.local_policy(me, newest, pull_period=options.pull_period)
+    may_play, epsilon = playing.steps_left(me, batches.owed), playing.exploration(me.plan, options)(me.rank)
+    return [playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon)), gradient]
+
+
+def server(
+    options: Options, me: Context, arriving: GradientReader, weights: Publisher, target: Publisher, state: Owner
+) -> Role:
+    """Owns a slice of weights, target and optimizer; applies gradients."""
+    synchronous = options.mode == "synchronous"
+    return ParameterServer(
+        me.agent,
+        state.load(),
+        arriving,
+        parts.compressions(me.plan, options, options.shards)[me.rank],
+        (weights, target),
+        Rules(me.plan.actors, synchronous, options.combine, options.max_gradient_age),
+        me.stats,
+        state,
+        rank=me.rank,
+        rate=me.plan.learning_rate,
     )
 
 
