@@ -34,7 +34,7 @@ from fault_orders import ORDER, run_on_order
 from inline_runs import channel_of, lanes_of, unrolls_of
 from repertory.agents import registry
 from repertory.channels.snapshot import Shared
-from repertory.engines import launching
+from repertory.engines import supervisor
 from repertory.engines.driver import Driver
 from repertory.engines.processes import ProcessesHost
 from repertory.engines.wiring import PAUSE, Wiring
@@ -250,11 +250,11 @@ class Saboteur:
             if worker.name in WRITING:
                 progress = unrolls_of(wiring).arrays["progress"]
                 self.cut[worker.index] += int((progress[writers(wiring, worker)] > 1).sum())
-        launching.run_worker, own = run_on_order, launching.run_worker
+        supervisor.run_worker, own = run_on_order, supervisor.run_worker
         try:
             self._begin(watched)
         finally:
-            launching.run_worker = own
+            supervisor.run_worker = own
 
     @property
     def _under_way(self) -> Harm | None:

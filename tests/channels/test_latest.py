@@ -125,7 +125,7 @@ def test_reader_is_never_torn_and_never_goes_back_while_another_process_publishe
 
 def test_lent_vector_is_the_published_one_itself() -> None:
     channel = Latest("weights", lambda: 3, lend=True)
-    channel.bind_in_thread(allocate(channel.fields()), SILENT)
+    channel.bind(allocate(channel.fields()), in_thread=True)
     vector = np.ones(3)
     channel.writer(Me()).publish(4, vector)
     assert channel.latest() == (4, vector)

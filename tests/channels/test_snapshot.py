@@ -150,8 +150,7 @@ def test_shared_state_is_not_mirrored() -> None:
 def test_shared_state_is_what_all_have_made_of_it() -> None:
     structure = STRUCTURE._replace(target=shape(WIDTH))
     channel = Shared("weights", lambda: structure)
-    channel.bind(allocate(channel.fields()))
-    channel.updates = lambda: 5
+    channel.bind(allocate(channel.fields()), total_updates=lambda: 5)
     one, other = channel.sharer(), channel.sharer()
     statistics = (np.full(WIDTH, 2.0), np.int32(1))
     one.add(np.ones(WIDTH), statistics, 0)

@@ -65,9 +65,19 @@ class Channel:
         """What has to be allocated."""
         raise NotImplementedError
 
-    def bind(self, arrays: Arrays, bells: Bells = SILENT) -> None:
-        """Use these arrays, which hold zeros or what an earlier worker has left."""
-        self.arrays, self.bells = arrays, bells
+    def bind(
+        self,
+        arrays: Arrays,
+        bells: Bells = SILENT,
+        *,
+        total_updates: Callable[[], int] = lambda: 0,
+        in_thread: bool = False,
+    ) -> None:
+        """Use these arrays, which hold zeros or what an earlier worker has left.
+
+        `total_updates` tells how many updates all workers have made; `in_thread`: all take turns in this thread.
+        """
+        self.arrays, self.bells, self.total_updates, self.in_thread = arrays, bells, total_updates, in_thread
 
     def clear(self) -> None:
         """As if just allocated."""

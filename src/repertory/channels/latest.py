@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import WRITER, Arrays, Bells, Channel, Place, TwoCopies, own_rows, port, slices
+from repertory.channels.channel import SILENT, WRITER, Arrays, Bells, Channel, Place, TwoCopies, own_rows, port, slices
 from repertory.specs import Field
 
 
@@ -33,10 +33,9 @@ class Latest(Channel):
             "mirrored": Field((self.parts,), "int64"),
         }
 
-    def bind_in_thread(self, arrays: Arrays, bells: Bells) -> None:
-        """All its workers take turns in this thread."""
-        self.bind(arrays, bells)
-        self._lent = Lent() if self._lend else None
+    def bind(self, arrays: Arrays, bells: Bells = SILENT, **engine: Any) -> None:
+        super().bind(arrays, bells, **engine)
+        self._lent = Lent() if self._lend and self.in_thread else None
 
     def _part(self, arrays: Arrays, part: int) -> TwoCopies:
         own = slice(part, part + 1)

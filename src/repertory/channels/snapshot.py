@@ -129,7 +129,7 @@ class Owner:
 class Shared(Channel):
     """One live copy of a learner state, read and written by all workers without a lock (Hogwild: Niu et al. 2011).
 
-    `updates()` tells how many were made: the count inside the state may lose some, as all of it may.
+    `total_updates()` tells how many were made: the count inside the state may lose some, since nothing is locked.
     """
 
     one_machine = True
@@ -137,8 +137,6 @@ class Shared(Channel):
     def __init__(self, name: str, structure: Callable[[], Any], **labels: str) -> None:
         super().__init__(name, **labels)
         self.structure = structure
-        self.updates: Callable[[], int] = lambda: 0
-        """Set by the engine: what the workers' counters say."""
 
     def fields(self) -> dict[str, Field]:
         fields = {
@@ -149,7 +147,7 @@ class Shared(Channel):
 
     @port("both")
     def sharer(self, me: Place | None = None) -> SharedState:  # noqa: ARG002
-        return SharedState(self.structure(), self.arrays, self.updates)
+        return SharedState(self.structure(), self.arrays, self.total_updates)
 
     @port("in")
     def reader(self, me: Place | None = None) -> SharedState:

@@ -1,4 +1,4 @@
-"""Where workers run: one thread, or the processes of one machine; one driver over all of them."""
+"""Hosts of workers: one thread, or the processes of one machine; and one driver for both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ ENGINES = ("inline", "processes")
 
 
 def make_driver(engine: str, plan: Plan) -> Driver:
-    """The driver of a run on the engine of this name."""
     if engine == "inline":
         from repertory.engines.inline import InlineHost
 

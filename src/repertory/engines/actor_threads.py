@@ -1,9 +1,9 @@
 """The threads of an actor group: one for each worker's environments, which mostly wait.
 
-A thread whose environments have returned runs the group itself: it stores what all who returned have played, asks the
-policy about all of them, sends the others on, and goes on with its own step. In a large group the first thread that
-returns waits until a quarter of the group has returned, then runs them as one batch. So nobody stands between the
-threads, and in a small group none is woken but by its environments.
+A thread whose environments have returned runs the group itself: it stores the steps of all that have returned, asks the
+policy for all their actions, sends the others on, and takes its own next step. In a large group the first thread that
+returns waits until a quarter of the group has returned, then runs them as one batch. So no extra thread coordinates
+them, and in a small group only its own environments wake a thread.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from repertory.roles.actor import Actor, ActorGroup
 from repertory.roles.ports import Role
 
 SMALL, PARTS = 8, 4
-"""In a group of more than `SMALL` a batch begins when one in `PARTS` has returned. Not all: workers that leave together
-return together, and meanwhile the core would have nothing to do."""
+"""In a group of more than `SMALL`, a batch begins when one in `PARTS` has returned. Not all: workers that leave
+together return together, and the core would be idle meanwhile."""
 GLANCE_S = 0.001
-"""Before a pause, seconds between two looks whether all have returned."""
+"""Seconds between two looks whether all have returned, before a pause."""
 CLOSE_S = 2.0
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
-"""Let whoever else is ready run first, without the interpreter's lock."""
+"""Let other threads that are ready run first, without the interpreter's lock."""
 
 
 class Threads:
-    """`count` threads; what one is given while it is busy waits for its turn.
+    """`count` threads with a queue each.
 
-    Each tells what came of it, what was raised included, by `tell(index, outcome)`: a call in that thread itself, so
-    that whoever has the next thing to do at hand goes on without anybody being woken.
+    A thread hands the result of each call, or what it raised, to `tell(index, outcome)` in the same thread: if its next
+    call is there already, no thread has to be woken.
     """
 
     def __init__(self, count: int, tell: Callable[[int, Any], None]) -> None:
@@ -46,11 +46,10 @@ class Threads:
             thread.start()
 
     def do(self, index: int, what: Callable[..., Any], *given: Any) -> None:
-        """Let one thread call `what`."""
         self._given[index].put((what, given))
 
     def end(self, seconds: float) -> None:
-        """Let all end once they have done what they were given; those that have not after so long are left behind."""
+        """Let all threads end after their queues are empty; those that have not ended in time are left behind."""
         for given in self._given:
             given.put(None)
         until = time.monotonic() + seconds
@@ -69,10 +68,10 @@ class Threads:
 
 
 class ActorThreads(Role):
-    """Runs a group; one lock lets one thread at a time into it.
+    """Runs a group; a lock lets in one thread at a time.
 
     `begin` and `recover` are called in a worker's thread: before its first step, and when its environments have failed.
-    `wake` is called when workers are held back, or a thread has failed: `step` is due.
+    `wake` is called when workers may not play on, or a thread has failed: then `step` is due.
     """
 
     def __init__(
@@ -96,16 +95,14 @@ class ActorThreads(Role):
             self.threads.do(worker, begin, actor)
 
     def warm_up(self) -> None:
-        """Compile what chooses actions."""
         self.group.warm_up()
 
     @property
     def held(self) -> bool:
-        """Whether somebody is held back."""
         return bool(self.group.idle)
 
     def step(self) -> bool:
-        """Let workers play on that are held back, if they may now; the others need no call."""
+        """Let idle workers play on, if they may now; the others need no call."""
         self._check()
         self.group.resting = False
         with self._lock:
@@ -114,12 +111,11 @@ class ActorThreads(Role):
             return len(self.group.idle) < held
 
     def _check(self) -> None:
-        """What has ended a thread ends the group."""
         if self._error is not None:
             raise self._error
 
     def beat(self) -> None:
-        """Say that those live who have no step under way."""
+        """Send heartbeats of workers without a step under way; the environments send those of the others."""
         self._check()
         with self._lock:
             self.group.beat()
@@ -138,7 +134,7 @@ class ActorThreads(Role):
             self.wake()
 
     def _gather(self) -> bool:
-        """Wait until others have had their chance to return; False = another thread runs the batch, or has."""
+        """Wait until other threads could return; False = another thread runs the batch, or has run it."""
         if self._gathering:
             return False
         self._gathering = True
@@ -152,7 +148,6 @@ class ActorThreads(Role):
         return self.group.go_on(self.threads.do)
 
     def _outcomes(self) -> list[tuple[int, Step | None]]:
-        """What has returned; failed environments are made anew."""
         found = []
         while self._returned:
             worker, outcome = self._returned.popitem()
@@ -165,27 +160,25 @@ class ActorThreads(Role):
         return found
 
     def settle(self) -> None:
-        """Whatever is under way is stored, and nobody plays on."""
+        """Wait for the steps under way and store them; no worker plays on."""
         self.group.resting = True
         while not self._all_back() and not self.dismissed():
             self.beat()
             time.sleep(GLANCE_S)
 
     def _all_back(self) -> bool:
-        """Not while a thread is in the group: it may have looked before the rest began and be about to send all on."""
+        """With the lock: a thread in the group may have looked before the rest began, and may send workers on."""
         with self._lock:
             return len(self.group.idle) == len(self.group.actors)
 
     def close(self) -> None:
-        """Close the environments; one that does not return is left behind."""
+        """Close the environments; those that do not return are left behind."""
         for worker, actor in enumerate(self.group.actors):
             self.threads.do(worker, actor.close)
         self.threads.end(CLOSE_S)
 
     def state(self) -> dict[str, Any]:
-        """What each actor keeps."""
         return self.group.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take that over."""
         self.group.load_state(state)

@@ -1,12 +1,12 @@
-"""How worker processes end: what they report, and what becomes of the processes that their environments started.
+"""How worker processes end: what they report, and how the processes that their environments started are ended.
 
-A report is a file without a name that outlives its worker. Only it says what kind of end that was. Exit codes say
-nothing: an environment may end its process with any.
+A report is a file without a name that outlives its worker. Only the report says how a worker ended: an environment may
+end its process with any exit code.
 
-A worker leads a process group of its own, and carries a mark in an environment variable: its number and a random name
-of the run, since numbers repeat in every container. What an environment starts is in the group, unless it left it
-for a session of its own, as simulators often do. A program still has the mark then. A process that was forked without
-starting a program has none that others can see: it is found as a child of the worker, as long as that one lives.
+A worker leads a process group, and sets a mark in an environment variable: its pid and a random name of the run, since
+pids repeat in every container. A process that an environment starts is in the group, unless it began a session of its
+own, as simulators often do; then it still has the mark. A process that was only forked has no mark that others can see:
+it is found as a child of the worker, as long as the worker lives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from repertory.errors import UserError, plain
 from repertory.runtime import FAMILY
 
 FAILURE, REFUSAL = "failure", "refusal"
-"""Something that may go better the next time, or something that only the user can put right."""
+"""An error that another start may avoid, or one that only the user can fix."""
 TRACE_CHARACTERS = 20_000
 
 
@@ -38,60 +38,57 @@ class Report(NamedTuple):
 
 
 def write_report(fd: int, kind: str, sentence: str, trace: str = "") -> None:
-    """Replace what is in the file."""
-    said = {"kind": kind, "sentence": plain(sentence), "trace": plain(trace[-TRACE_CHARACTERS:])}
-    text = json.dumps(said).encode()
+    report = Report(kind, plain(sentence), plain(trace[-TRACE_CHARACTERS:]))
+    text = json.dumps(report._asdict()).encode()
     os.ftruncate(fd, 0)
     os.pwrite(fd, text, 0)
 
 
 def read_report(fd: int) -> Report:
-    """What the worker wrote; a dump of stacks, written by a crash or on demand, is all trace."""
+    """What the worker wrote; a dump of stacks, from a crash or on demand, is all trace."""
     text = os.pread(fd, 1 << 20, 0).decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError):
         found = json.loads(text)
         return Report(str(found["kind"]), str(found["sentence"]), str(found["trace"]))
-    stacks = text.partition("\nExtension modules:")[0]  # a crash's list of what was imported says nothing
+    stacks = text.partition("\nExtension modules:")[0]  # the list of imported modules says nothing
     return Report(trace=plain(stacks))
 
 
 def clear_report(fd: int) -> None:
-    """Forget what was written; the position, too, which is shared with the worker that writes."""
+    """Also resets the file position, which is shared with the worker that writes."""
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback as Python prints it, for people."""
     return plain("".join(traceback.format_exception(error)))
 
 
 def failure_note(what: str, error: UserError) -> str:
-    """What went wrong in an environment, and the environment's own traceback."""
+    """The error, and the environment's own traceback."""
     trace = "" if error.__cause__ is None else f"\n{trace_of(error.__cause__).rstrip()}"
     return f"{what}: {error}{trace}"
 
 
 MARK = "REPERTORY_WORKER"
 PASSES = 5
-"""How often it is looked for those whom somebody had just started."""
+"""How often to search again, for processes that were started meanwhile."""
 
 
 def lead_group() -> None:
-    """In a worker: whoever it starts can be found again."""
+    """In a worker: make the processes that it starts findable."""
     os.environ[MARK] = mark_of(os.getpid())
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a group in the background may print nevertheless
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that a background group may print
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
 
 
 def mark_of(worker: int) -> str:
-    """What this run's worker of this number leaves on whatever it starts."""
     return f"{worker}-{os.environ.get(FAMILY, '')}"
 
 
 def end_offspring(workers: Collection[int]) -> None:
-    """Kill whatever these workers have started, and themselves if they are still there; this process is spared."""
+    """Kill what these workers have started, and the workers if they still live; never this process."""
     for _ in range(PASSES):
         found = list(_offspring(workers))
         for process in found:
@@ -102,7 +99,7 @@ def end_offspring(workers: Collection[int]) -> None:
 
 
 def _offspring(workers: Collection[int]) -> Iterator[psutil.Process]:
-    """Everybody but this process: workers, children of those that live, and who has their group or their mark."""
+    """The workers, children of those that live, and processes with their group or mark; never this process."""
     marks, own = {mark_of(worker) for worker in workers}, os.getpid()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -124,16 +121,15 @@ def _is_over(process: psutil.Process) -> bool:
 
 
 def signal_groups(workers: Collection[int], number: int) -> None:
-    """To these workers, and to what their environments have started."""
     for worker in workers:
         with contextlib.suppress(OSError):
             os.killpg(worker, number)
 
 
 def suspend_together(workers: Callable[[], Collection[int]]) -> Callable[[], None]:
-    """Ctrl-Z stops this process's group alone: let it stop the workers as well, and let them go on with it.
+    """Ctrl-Z stops only this process's group: stop the workers, too, and let them go on with it.
 
-    Returns what takes that back.
+    Returns a function that undoes this.
     """
 
     def suspend(_number: int, _frame: object) -> None:

@@ -1,8 +1,8 @@
-"""The inline host: all workers in one thread, in turn; deterministic, so it debugs, tests and resumes exactly.
+"""The inline host: all workers take turns in one thread; deterministic, for debugging, tests and exact resume.
 
-An environment's inner state can't be saved in general, nor is all that roles hold worth saving. So at every checkpoint
-the workers are built anew from what the checkpoint keeps, and all environments start from seeds derived from the step:
-what comes after a checkpoint depends on the checkpoint alone, in the run that nobody interrupts as in a resumed one.
+The inner state of an environment can't be saved in general. So at every checkpoint the workers are built again from
+what the checkpoint contains, and all environments start from seeds derived from the step: what comes after a checkpoint
+depends on the checkpoint alone, whether the run was interrupted or not.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from repertory.channels.channel import allocate
-from repertory.engines.driver import Evaluations
+from repertory.engines.driver import Evaluations, Values
 from repertory.engines.endings import failure_note
 from repertory.engines.wiring import Wiring, fields_of
 from repertory.environments.deadlines import SlowSteps, bounded, close_within, wait_for_what_hangs
 from repertory.environments.factory import Environments
 from repertory.errors import EnvironmentFailure, UserError
-from repertory.roles.learner import Learner
 from repertory.roles.ports import Role, Stopwatch
 from repertory.topologies.graph import Worker
 from repertory.topologies.plan import Plan
 
 IDLE_ROUNDS = 10_000
-"""Rounds without any work after which the workers wait for each other for ever."""
+"""After so many rounds without any work, the workers wait for each other forever."""
 
 
 class InlineHost:
-    """Builds all workers in this process and lets them take turns."""
-
     restarts = 0
     concurrent = False
 
@@ -47,7 +44,7 @@ class InlineHost:
         self._rested, self._epoch, self._idle = False, 0, 0
 
     def start(self, dismissed: Callable[[], bool]) -> None:
-        """Build the workers, those that publish weights first; after a rest, build them anew."""
+        """Build the workers, those that publish weights first; after a rest, build them again."""
         self._dismissed = dismissed
         if self._turns and not self._rested:
             return
@@ -86,7 +83,7 @@ class InlineHost:
         return roles
 
     def _make_evaluator(self) -> None:
-        """If its environments can't be made, each evaluation is another try."""
+        """If its environments can't be made, the next evaluation tries again."""
         worker = next(worker for worker in self.wiring.workers if self._evaluates(worker))
         try:
             with bounded():
@@ -95,7 +92,6 @@ class InlineHost:
             self._notes.append(failure_note(f"{self.evaluations.withdraw() or worker} failed", error))
 
     def round(self) -> None:
-        """Everybody's turn."""
         worked = False
         try:
             for worker, roles in self._turns:
@@ -111,7 +107,7 @@ class InlineHost:
             raise RuntimeError("the workers wait for each other")
 
     def evaluate(self) -> None:
-        """Here and now; an evaluation that fails costs a score, no more."""
+        """Play the evaluation now; if it fails, the run loses a score only."""
         self.watch.lap("other")
         try:
             if not self._evaluator:
@@ -122,11 +118,11 @@ class InlineHost:
         except EnvironmentFailure as error:
             self._notes.append(failure_note(f"{self.evaluations.withdraw()} failed", error))
             close_within(self.plan.environment, [role.close for role in self._evaluator])
-            self._evaluator = []  # its environments are made anew for the next evaluation
+            self._evaluator = []  # the next evaluation makes its environments again
         self.watch.lap("evaluate")
 
     def stop_playing(self) -> None:
-        """Nobody plays but in a round."""
+        """Workers play in rounds only."""
 
     def rest(self) -> None:
         self.watch.lap("other")
@@ -137,13 +133,14 @@ class InlineHost:
         self._rested = True
 
     def await_losses(self, missing: Callable[[], bool]) -> None:  # noqa: ARG002
-        """All of them: what a line says must not depend on the machine's speed."""
-        for _, roles in self._turns:
-            for role in roles:
-                if isinstance(role, Learner):
-                    role.tell_losses()
+        """All of them: metrics must not depend on the machine's speed."""
+        for role in self._roles():
+            role.tell_losses()
 
-    def metrics(self) -> dict[str, float | int | None]:
+    def _roles(self) -> list[Role]:
+        return [role for _, roles in self._turns for role in roles]
+
+    def metrics(self) -> Values:
         return {**self.watch.shares()}
 
     def notes(self) -> list[str]:
@@ -151,8 +148,6 @@ class InlineHost:
         return notes
 
     def close(self) -> None:
-        """Close what the roles hold."""
         if self._slow is not None:
             self._slow.end()
-        roles = [role for _, roles in self._turns for role in roles] + self._evaluator
-        close_within(self.plan.environment, [role.close for role in roles])
+        close_within(self.plan.environment, [role.close for role in self._roles() + self._evaluator])

@@ -1,4 +1,4 @@
-"""Which workers share a process, which cores it keeps to, and how far it yields: pure functions of a topology."""
+"""Which workers share a process, which cores it keeps to, and its niceness: pure functions of a topology."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from repertory.channels.channel import slices
 from repertory.topologies.graph import Topology, Worker, Workers
 
 A_LITTLE, MUCH, MORE = 5, 10, 15
+"""Niceness."""
 Process = tuple[Worker, ...]
 """The workers of one process: most are alone."""
 
 
 def processes_of(topology: Topology, cores: int) -> list[Process]:
-    """Who shares a process, and in it a policy: workers that can, where they are more than cores: they mostly wait.
+    """Workers with a `build_group` share processes where they are more than the cores, since they mostly wait.
 
-    Each process has caches to warm and pages to map whenever it wakes up; on two cores the step of a collector took 95
-    µs among few processes, and 300 to 450 among 64. While each still had a policy of its own, 64 made 7,400 steps a
-    second in 2 processes that kept to their cores, 6,700 in 4, and 5,700 in 4 that moved.
+    Each process has caches to warm and pages to map whenever it wakes up. On two cores a collector's step took 95 µs
+    among few processes, and 300 to 450 µs among 64. With a policy each, 64 collectors made 7,400 steps a second in 2
+    processes that kept to their cores, 6,700 in 4, and 5,700 in 4 that moved.
     """
     found: list[Process] = []
     for group in topology.workers:
@@ -33,12 +34,12 @@ def _count(group: Workers, cores: int) -> int:
 
 
 def cores_of(topology: Topology, process: Process, cores: Sequence[int], *, large: bool) -> Sequence[int]:
-    """The cores that a process keeps to; none = it goes where the system sends it.
+    """The cores that a process keeps to; none = the system decides.
 
-    Processes that are as many as cores, or a multiple, keep to one each: workers that play and learn lost up to a third
-    of their speed by moving from core to core, and threads that share an interpreter wake each other, which is dearer
-    across cores. Where fewer play than there are cores, a learner that computes on one thread has one to itself, but
-    for an evaluator, which goes wherever nobody computes.
+    Processes that are as many as the cores, or a multiple, keep to one core each: workers that play and learn lost up
+    to a third of their speed by moving, and threads that share an interpreter wake each other, which costs more across
+    cores. Where fewer processes play than there are cores, a learner with one compute thread has a core to itself; only
+    the evaluator may run there, too.
     """
     group = topology.group(process[0].name)
     if spare := spare_cores(topology, cores, large=large):
@@ -58,18 +59,17 @@ def _keeps_to_a_core(topology: Topology, process: Process) -> bool:
 
 
 def spare_cores(topology: Topology, cores: Sequence[int], *, large: bool) -> Sequence[int]:
-    """Those beside the learner's own, if it has one and they are not all taken by those who play."""
+    """The cores beside the learner's own, if it has one."""
     playing = [each for each in processes_of(topology, len(cores)) if topology.group(each[0].name).kind == "play"]
     alone = any(group.own_core for group in topology.workers) and not large
     return cores[:-1] if alone and len(playing) < len(cores) else ()
 
 
 def niceness_of(topology: Topology, process: Process, cores: int) -> int:
-    """By how much a process yields to the others.
+    """A few actors that mostly wait yield to the learner, which limits the speed of the run.
 
-    A few workers that mostly wait yield to the learner: what it waits for, everybody waits for in the end. Where many
-    share processes the learner yields to them: what comes back is to be answered at once, and who plays ahead of the
-    learner has to wait anyway. An evaluator yields to the learner in any case.
+    Where many share processes, the learner yields to them: their environments should get actions at once, and actors
+    that are ahead of the learner wait anyway. An evaluator always yields to the learner.
     """
     group = topology.group(process[0].name)
     crowded = any(len(each) > 1 for each in processes_of(topology, cores))

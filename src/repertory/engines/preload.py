@@ -1,8 +1,8 @@
-"""Imported by the process that forks the workers, and by nobody else: imports everything, starts nothing.
+"""Only the fork server imports this: it imports everything and starts nothing.
 
-A signal meant to end the run may reach the whole process group; this process must outlive it, as the workers do, until
-the driver has ended them in order. With the driver gone it leaves by itself, and takes along whatever workers and
-their environments have left.
+A signal that ends the run may reach the whole process group. The fork server and the workers must survive it until the
+driver has ended them in order. If the driver is gone, the fork server leaves by itself, and ends what workers and their
+environments have left.
 """
 
 import atexit
@@ -17,11 +17,11 @@ from repertory.engines.endings import end_offspring
 OWN = os.getpid()
 
 
-def _end_everybody() -> None:
-    if os.getpid() == OWN:  # else it is a worker that leaves
+def _end_workers() -> None:
+    if os.getpid() == OWN:  # else this is a worker that leaves
         end_offspring({child.pid for child in psutil.Process().children()})
 
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-atexit.register(_end_everybody)
+atexit.register(_end_workers)

@@ -1,7 +1,7 @@
-"""The processes host: every worker in a process of its own, or several that mostly wait in one, on one machine.
+"""The processes host: a process for each worker, or for several that mostly wait, on one machine.
 
-The driver, which this runs in, owns the shared memory and computes nothing; it supervises, pauses everybody for a
-checkpoint, and ends everybody however it ends itself.
+It runs in the driver, which owns the shared memory and computes nothing: it supervises the workers, pauses them for a
+checkpoint, and ends them however it ends itself.
 """
 
 from __future__ import annotations
@@ -9,27 +9,44 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from repertory.engines.driver import Evaluations
+from repertory.engines.driver import Evaluations, Values
 from repertory.engines.endings import suspend_together
-from repertory.engines.launching import check_limits
+from repertory.engines.placement import processes_of
 from repertory.engines.shared_memory import Bell, Block
 from repertory.engines.supervisor import Supervisor
 from repertory.engines.wiring import BUILD, LEARN, LEAVE, PAUSE, RUN, Wiring, fields_of
+from repertory.errors import UserError
+from repertory.runtime import allow_open_files, usable_cores
+from repertory.topologies.graph import Topology
 from repertory.topologies.plan import Plan
 
 TICK_S = 0.02
 LOSS_S = 0.1
-"""The driver waits so long for the loss of an update that is being computed."""
+"""Seconds that the driver waits for the loss of an update that is being computed."""
 SETTLE_S = 120.0
-"""Workers rest for a checkpoint within so long, or so long after a silent one was found out."""
+"""Seconds for all workers to rest for a checkpoint, besides the heartbeat's limit."""
 FAILED_SETTLE_S = 10.0
-"""The same for those that are left after a failure."""
+"""The same for the workers that are left after a failure."""
 GLANCE_S = 0.005
+MOST_WORKERS = 200
+"""The descriptors of more bells do not fit into one message to a new process."""
+OWN_FILES = 40
+
+
+def check_limits(topology: Topology) -> None:
+    """Refuse more workers than can be started: each needs a bell; each process two reports and two pipes."""
+    workers, processes = len(topology.roster()), len(processes_of(topology, usable_cores()))
+    if workers > MOST_WORKERS:
+        raise UserError(f"{workers} workers were asked for; {MOST_WORKERS} are possible: lower --actors")
+    needed, limit = workers + 4 * processes + OWN_FILES, allow_open_files()
+    if needed > limit:
+        raise UserError(
+            f"{workers} workers need about {needed} open files, but this user may open {limit}: raise the limit "
+            "(ulimit -n), or lower --actors"
+        )
 
 
 class ProcessesHost:
-    """Owns the shared memory; `supervisor` owns the processes."""
-
     concurrent = True
 
     def __init__(self, plan: Plan) -> None:
@@ -51,9 +68,9 @@ class ProcessesHost:
             self.bells[index].ring()
 
     def start(self, dismissed: Callable[[], bool]) -> None:
-        """Start everybody; once all have built their roles, or after a rest, let everybody go on.
+        """Start all workers; once all have built their roles, or after a rest, let them run.
 
-        Nobody plays before: those steps would be on no clock.
+        None plays before: the clock would not count those steps.
         """
         if not self._started:
             self._started = True
@@ -70,12 +87,11 @@ class ProcessesHost:
         self._ring(range(len(self.bells)))
 
     def round(self) -> None:
-        """Look after everybody; not too often."""
         self.supervisor.check()
         time.sleep(TICK_S)
 
     def evaluate(self) -> None:
-        """An evaluator that was given up is tried once more; if it can't be started, the request is withdrawn."""
+        """Start an evaluator again that was given up; if that fails, the request is withdrawn."""
         self.supervisor.bring_back()
 
     def await_losses(self, missing: Callable[[], bool]) -> None:
@@ -83,7 +99,7 @@ class ProcessesHost:
         while missing() and time.monotonic() < end:
             time.sleep(LOSS_S / 100)
 
-    def metrics(self) -> dict[str, float | int | None]:
+    def metrics(self) -> Values:
         memory = {f"rss_mb/{name}": size for name, size in self.supervisor.rss_mb().items()}
         return {**memory, "restarts": self.restarts}
 
@@ -92,17 +108,13 @@ class ProcessesHost:
         return self.supervisor.restarts
 
     def notes(self) -> list[str]:
-        """What went wrong since the last call, and what channels have to tell."""
         events = self.supervisor.events[self._told :]
         self._told += len(events)
         told = [event.sentence() + (f"\n{event.trace.rstrip()}" if event.trace else "") for event in events]
         return told + [note for channel in self.wiring.topology.channels for note in channel.notes()]
 
     def rest(self) -> None:
-        """Pause everybody but an evaluation, which changes nothing and may take long: it is played to its end.
-
-        After a failure those who are left come to rest if they do so soon, and what the others left behind counts.
-        """
+        """Pause all workers but the evaluator: an evaluation changes nothing and may take long."""
         workers = self.wiring.indices(lambda group: group.kind != "evaluate")
         if self.supervisor.failed:
             self._rest_if_soon(workers)
@@ -123,21 +135,19 @@ class ProcessesHost:
                 raise TimeoutError("the workers did not come to rest")
             time.sleep(GLANCE_S)
 
-    def _at_rest(self, workers: Sequence[int]) -> bool:
-        settled = self.wiring.counters.arrays["settled"]
-        return bool((settled[list(workers)] == self.wiring.phase[1]).all())
-
     def _rest_if_soon(self, workers: Sequence[int]) -> None:
-        """Nobody is started again, and nobody waited for who is gone or never began to work."""
+        """After a failure: no worker is started again, and those that are gone or not built yet are not awaited."""
         self.wiring.phase[1] += 1
         self._set_phase(PAUSE)
         end = time.monotonic() + FAILED_SETTLE_S
         while time.monotonic() < end and not self._at_rest(sorted(set(workers) & self.supervisor.at_work())):
             time.sleep(GLANCE_S)
-        self.wiring.count_what_is_saved()
+
+    def _at_rest(self, workers: Sequence[int]) -> bool:
+        settled = self.wiring.counters.arrays["settled"]
+        return bool((settled[list(workers)] == self.wiring.phase[1]).all())
 
     def close(self) -> None:
-        """End everybody and free everything."""
         self._set_phase(LEAVE)
         self.supervisor.stop()
         self._unsuspend()

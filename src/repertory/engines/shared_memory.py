@@ -1,11 +1,11 @@
-"""Memory, bells and a lifeline that processes share and the kernel frees; Linux, with slower stand-ins elsewhere.
+"""Memory, bells and a lifeline that processes share and the kernel frees; for Linux, with slower fallbacks elsewhere.
 
 Everything here is a file descriptor without a name: the memory is a `memfd`, a bell is an `eventfd`, the lifeline is a
-pipe. With the last process that holds one it is gone, however that process ended. That is why this is not
-`multiprocessing.shared_memory`: its blocks have names, and a tracker that unlinks them too early or never.
+pipe. The kernel frees it when the last process that holds it ends, however it ends. The blocks of
+`multiprocessing.shared_memory` have names, and a tracker that unlinks them too early or never.
 
-Writers fill data first and move a counter afterwards; readers look at the counter first. On processors that keep the
-order of a thread's stores (x86-64) that is enough; elsewhere the system calls of the bells stand between.
+Writers write data first and then a counter; readers read the counter first. On processors that keep the order of a
+thread's stores (x86-64) that is enough; elsewhere the system calls of the bells are between the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALIGNMENT = 4096
 
 
 class Descriptor:
-    """A file descriptor that may be sent to a process that is being started."""
+    """A file descriptor that can be sent to a process that is being started."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -41,14 +41,13 @@ class Descriptor:
         self.fd = state.detach()
 
     def close(self) -> None:
-        """Close this process's end."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class Block:
-    """One piece of shared memory with named arrays; pages that nobody writes take no memory."""
+    """One piece of shared memory with named arrays; pages that were never written take no memory."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self.fields = dict(fields)
@@ -57,7 +56,6 @@ class Block:
         self.size = size
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays, in this process's address space."""
         memory = mmap.mmap(self.file.fd, self.size)
         arrays, offset = {}, 0
         for name, field in self.fields.items():
@@ -72,7 +70,7 @@ def _room(field: Field) -> int:
 
 
 def anonymous_file(size: int) -> int:
-    """The descriptor of a file without a name, in memory where the system has such."""
+    """The descriptor of a file without a name, in memory if the system can do that."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("repertory")
     else:
@@ -83,7 +81,7 @@ def anonymous_file(size: int) -> int:
 
 
 class Bell:
-    """Wakes whoever waits; rung while nobody waits, the next wait returns at once."""
+    """Wakes a worker that waits; if none waits, the next wait returns at once."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -96,18 +94,15 @@ class Bell:
             self._ends = (Descriptor(read), Descriptor(write))
 
     def ring(self) -> None:
-        """Wake the one who waits."""
-        with contextlib.suppress(BlockingIOError):  # then it has been rung often enough
+        with contextlib.suppress(BlockingIOError):  # it was rung often enough
             os.write(self._ends[1].fd, b"\x01\0\0\0\0\0\0\0")
 
     def wait(self, seconds: float) -> None:
-        """Until it is rung, or so long."""
         if select.select([self._ends[0].fd], [], [], seconds)[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ends[0].fd, 4096)
 
     def close(self) -> None:
-        """Close this process's ends."""
         for end in self._ends:
             end.close()
 
@@ -135,7 +130,6 @@ class Lifeline:
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
     def close(self) -> None:
-        """Close this process's ends."""
         self.end.close()
         if self._write >= 0:
             os.close(self._write)

@@ -1,6 +1,6 @@
-"""The inside of a child process: builds its workers' roles and lets them work until the driver says otherwise.
+"""The main function of a child process: builds its workers' roles and runs them until the driver says otherwise.
 
-A process has one worker, or a group of several actors that mostly wait for their environments.
+A process has one worker, or a group of actors that mostly wait for their environments.
 """
 
 from __future__ import annotations
@@ -37,46 +37,40 @@ from repertory.runtime import (
 from repertory.topologies.plan import Context, Plan
 
 REST_S = 0.1
-"""A worker that has nothing to do looks again after so long, even if nobody has rung."""
+"""A worker that has nothing to do looks again after so long, even if its bell was not rung."""
 GLANCE_S = 0.001
-"""How often a replica that waits for the others' halt looks."""
+"""Seconds between two looks of a replica that waits for the others to halt."""
 BREATH_S, BREATHE_EVERY_S = 0.0001, 0.02
 """How long a process that keeps to a core sleeps, and how often.
 
-One that never sleeps may keep everybody else from its core, whatever their priorities: on Linux 6.18 an evaluator got
-no turn for ten seconds beside two workers, and the kernel's own threads for a minute.
+Without that it may starve others on its core, whatever their priorities: on Linux 6.18 an evaluator got no turn for ten
+seconds beside two workers, and the kernel's own threads for a minute.
 """
 
 IMPORTED_IN = os.getpid()
-"""The fork server; or the worker itself, where that could not import this."""
+"""The fork server; or the worker itself, if the fork server could not import this."""
 
 
 @dataclass
 class WorkerArguments:
-    """What a child is given: small things and file descriptors."""
-
     plan: Plan
     block: Block
     bells: list[Bell]
     lifeline: Lifeline
     report: Descriptor
-    """Where it leaves its last words."""
+    """Where it writes why it ends."""
     recovered: Descriptor
-    """Where it tells of the last failure that it has recovered from."""
+    """Where it writes the last failure that it has recovered from."""
     epoch: int
-    """Which start this is."""
     cores: Sequence[int] = ()
-    """The cores to keep to, if any."""
     spare: Sequence[int] = ()
-    """Cores where a learner may have something computed beside its own."""
+    """Cores where a learner's second thread may compute."""
     niceness: int = 0
-    """By how much to yield to others."""
     warnings: int = warning_level()
-    """Which of Gymnasium's warnings are told: the driver's level."""
+    """The driver's level of Gymnasium's warnings."""
 
 
 def run_worker(given: WorkerArguments, workers: tuple[int, ...]) -> None:
-    """The child's main function; it never returns with an error unsaid."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave_it_to_the_driver)
     lead_group()
@@ -96,17 +90,16 @@ def run_worker(given: WorkerArguments, workers: tuple[int, ...]) -> None:
 
 
 def _leave_it_to_the_driver(_number: int, _frame: Any) -> None:
-    """A signal may reach everybody. It is not ignored, since what an environment starts would ignore it, too."""
+    """A signal may reach all processes. It is not ignored: what an environment starts would inherit that."""
 
 
 def _leave_with_driver() -> None:
-    """Nobody else is there any more to end what the environments have started."""
+    """The driver is gone: end what the environments have started, too."""
     end_offspring({os.getpid()})
     os._exit(1)
 
 
 def _prepare(given: WorkerArguments, name: str) -> None:
-    """What a process does once for all its workers."""
     name_process(name)
     set_warning_level(given.warnings)
     if given.cores:
@@ -114,16 +107,16 @@ def _prepare(given: WorkerArguments, name: str) -> None:
     start_jax(given.plan.compute_threads)
     if given.plan.large:
         keep_freed_memory()
-    gc.freeze()  # what was imported before the fork stays shared, and is not looked through again
+    gc.freeze()  # imported objects stay shared with the fork server, and are not scanned again
     wake_up_sharply()
 
 
 @contextlib.contextmanager
 def _last_words(given: WorkerArguments) -> Iterator[None]:
-    """An error ends the process, and is said before."""
+    """Before an error ends the process, it is written to the report."""
     try:
         yield
-    except EnvironmentFailure as error:  # before its kind: an environment may do better the next time
+    except EnvironmentFailure as error:  # also a UserError, but the environment may work the next time
         _leave(given, FAILURE, str(error), error.__cause__ or error)
     except UserError as error:
         _leave(given, REFUSAL, str(error))
@@ -137,7 +130,7 @@ def _leave(given: WorkerArguments, kind: str, sentence: str, error: BaseExceptio
 
 
 class WorkerProcess:
-    """The roles of one worker taking turns, or a group; the first worker's bell wakes all of it."""
+    """The roles of one worker take turns; or a group, which the first worker's bell wakes."""
 
     def __init__(self, given: WorkerArguments, workers: tuple[int, ...]) -> None:
         self.given, self.indices = given, list(workers)
@@ -148,13 +141,16 @@ class WorkerProcess:
         self.waiting, self.phase = self.wiring.counters.arrays["waiting"], self.wiring.phase
         self.bell = given.bells[workers[0]]
         _prepare(given, str(self.workers[0]))
-        late = self.group.kind == "evaluate"  # everybody waits for who builds slowly
+        late = self.group.kind == "evaluate"  # all others wait until it is built
         if not late:
             os.nice(given.niceness)  # before it starts threads, which inherit it
         self._await_weights()
-        self._contexts = {worker.index: self._context(worker) for worker in self.workers}
+        more = {"epoch": given.epoch, "spare": given.spare, "dismissed": self._dismissed}
+        self._contexts = [
+            self.wiring.context(worker, await_others=self._await_others, **more) for worker in self.workers
+        ]
         self.threads = self._actor_threads() if len(workers) > 1 else None
-        self.roles: list[Role] = [self.threads] if self.threads else self._roles()
+        self.roles: list[Role] = [self.threads] if self.threads else self.wiring.build(self._contexts[0])
         for role in self.roles:
             role.warm_up()
         self._failures: dict[int, tuple[int, int]] = {}
@@ -162,26 +158,17 @@ class WorkerProcess:
         if late:
             os.nice(given.niceness)
 
-    def _context(self, worker: Any) -> Context:
-        return self.wiring.context(
-            worker,
-            epoch=self.given.epoch,
-            spare=self.given.spare,
-            dismissed=self._dismissed,
-            await_others=self._await_others,
-        )
-
-    def _roles(self) -> list[Role]:
-        return self.wiring.build(self._contexts[self.indices[0]])
-
     def _actor_threads(self) -> ActorThreads:
         return ActorThreads(
-            self.wiring.build_group(list(self._contexts.values())),
-            begin=lambda actor: self._contexts[actor.stats.worker].begin(actor),
+            self.wiring.build_group(self._contexts),
+            begin=lambda actor: self._context(actor).begin(actor),
             recover=self._recover,
             wake=self.bell.ring,
             dismissed=self._dismissed,
         )
+
+    def _context(self, actor: Actor) -> Context:
+        return self._contexts[self.indices.index(actor.stats.worker)]
 
     def _dismissed(self) -> bool:
         return int(self.phase[0]) == LEAVE
@@ -192,22 +179,22 @@ class WorkerProcess:
                 self.given.bells[index].ring()
 
     def _await_weights(self) -> None:
-        """Those who read weights wait for those who publish; the heartbeat's deadline ends a vain wait."""
+        """Wait for the first weights; the heartbeat's deadline ends a wait that is in vain."""
         if self.wiring.needs_weights(self.workers[0]):
             while not self._dismissed() and not self.wiring.topology.weights.published:
                 time.sleep(0.005)
 
     def _await_others(self) -> bool:
-        """A moment's rest inside a pause that others have not reached yet; whether to wait on.
+        """Sleep for a moment inside a pause that other replicas have not reached; says whether to wait on.
 
-        Whoever keeps it waiting is noticed by the supervisor, and a driver that waits in vain lets everybody leave.
+        The supervisor notices a replica that is silent, and a driver that waits in vain lets all leave.
         """
         self._beat()
         time.sleep(GLANCE_S)
         return not self._dismissed()
 
     def run(self) -> None:
-        """Work while there is work, rest while there is none, until it is time to leave."""
+        """Work while there is work, wait while there is none, until the driver says LEAVE."""
         while self.phase[0] == BUILD:
             self._rest_until_rung()
         while True:
@@ -221,25 +208,24 @@ class WorkerProcess:
                 return
 
     def _beat(self) -> None:
-        """Say who lives; a group knows which of it."""
+        """Send a heartbeat; a group knows which of its workers live."""
         if self.threads is None:
             self.stats.beat()
         else:
             self.threads.beat()
 
     def _breathe(self) -> None:
-        """Let others have the core for a moment."""
         if time.monotonic() - self._breathed > BREATHE_EVERY_S:
             time.sleep(BREATH_S)
             self._breathed = time.monotonic()
 
     def _on(self) -> bool:
-        """Whether it is time to work; at the end of a run only those do who play no more steps."""
+        """Whether to work; in LEARN, at the end of a run, workers that play rest."""
         phase = self.phase[0]
         return bool(phase == RUN or (phase == LEARN and self.group.kind != "play"))
 
     def _turn(self) -> bool:
-        """One step of each role; an environment that fails is started anew."""
+        """One step of each role; environments that fail are made again."""
         worked = 0
         try:
             for role in self.roles:
@@ -249,12 +235,12 @@ class WorkerProcess:
                 raise
             self._recover(role, error)
             worked = 1
-        if worked and self.threads is None:  # else it has written down whose work it was
+        if worked and self.threads is None:  # a group counts by itself
             self.stats.row["work"] += worked
         return worked > 0
 
     def _recover(self, actor: Actor, error: EnvironmentFailure) -> None:
-        """New environments, new episodes, a fresh seed; the half episode is joined to none."""
+        """Make new environments and begin new episodes from fresh seeds; the unfinished episodes end there."""
         stats, played = actor.stats, actor.stats.own_env_steps
         failed_at, failures = self._failures.get(stats.worker, (-1, 0))
         failures = failures + 1 if played == failed_at else 1
@@ -266,22 +252,21 @@ class WorkerProcess:
         stats.count("starts")
         with contextlib.suppress(Exception):
             actor.environments.close()
-        self._contexts[stats.worker].renew(actor)
+        self._context(actor).renew(actor)
 
     def _rest(self) -> None:
-        """Wait for the bell. The flag goes up before the last look, so that no ring is missed."""
+        """Wait for the bell. `waiting` is set before the last look, so that no ring is missed."""
         row, began = self.stats.row, time.monotonic()
         row["waiting"] = self.threads is None or self.threads.held
         try:
             if not self._turn() and self._on():
                 self.bell.wait(REST_S)
-                if self.threads is None:  # else it counts whose time it was
+                if self.threads is None:  # a group counts by itself
                     row["idle_s"] += time.monotonic() - began
         finally:
             row["waiting"] = 0
 
     def _rest_until_rung(self) -> None:
-        """A while in which nothing is to be done, whoever rings."""
         self._beat()
         self.stats.row["waiting"] = 1
         self.bell.wait(REST_S)
@@ -294,9 +279,7 @@ class WorkerProcess:
         self._write_notes()
         row, phase = self.stats.row, self.phase
         self.wiring.counters.arrays["settled"][self.indices] = int(phase[1])
-        while (
-            phase[0] in (PAUSE, LEARN) and row["settled"] == phase[1]
-        ):  # the next pause may begin before this one's end is seen
+        while phase[0] in (PAUSE, LEARN) and row["settled"] == phase[1]:  # else the next pause has begun
             self._rest_until_rung()
         if phase[0] != LEAVE:
             return True
@@ -306,7 +289,7 @@ class WorkerProcess:
         return False
 
     def _write_notes(self) -> None:
-        """What a checkpoint keeps of each worker, whoever it shares a process with."""
+        """Each worker's own state, for a checkpoint."""
         states = [role.state() for role in self.roles]
         notes = [states] if self.threads is None else [[state] for state in states[0]["actors"]]
         for worker, note in zip(self.workers, notes, strict=True):

@@ -57,6 +57,10 @@ class Role:
         """Do one piece of work if there is any; say whether there was."""
         raise NotImplementedError
 
+    def tell_losses(self) -> None:
+        """Write losses that are still being computed to the worker's stats: metrics are about to be read."""
+        return
+
     def settle(self) -> None:
         """Before a pause: put what must survive where it survives."""
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import SharedState
-from repertory.roles.hogwild_worker import HogwildWorker
 from repertory.roles.ports import Role
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import Asked, LearningWorkers, need_one_update_per_batch
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
+from repertory.topologies.options import LearningWorkers, Run, need_one_update_per_batch
 from repertory.topologies.plan import Context, Plan
 
 
@@ -18,48 +17,26 @@ from repertory.topologies.plan import Context, Plan
 class Options(LearningWorkers):
     """The topology `a3c` has no options of its own."""
 
-    def check(self, asked: Asked) -> None:
-        need_one_update_per_batch(asked)
+    def check(self, run: Run) -> None:
+        need_one_update_per_batch(run)
 
 
 def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
-    unrolls = parts.unroll_slots(plan, groups=1, depth=1, when=f"after {plan.critic.unroll} steps, to itself")
+    unrolls = parts.unroll_slots(plan, depth=1, when=f"after {plan.critic.unroll} steps, to itself")
     learned = parts.shared_state(plan, f"after every {plan.critic.unroll} steps")
 
-    def thread(me: Context, written: UnrollPort, read: UnrollPort, shared: SharedState) -> list[Role]:
+    def worker(me: Context, written: UnrollPort, read: UnrollPort, shared: SharedState) -> list[Role]:
+        """Plays an unroll with a copy of the shared weights, applies its gradient without a lock."""
         batches = parts.unroll_batches(me, read, 1, reader=me.rank)
-        batches.skip()  # nobody has the weights any more that they were played with
-        policy = playing.sampling_policy(me, shared, me.rank, plan.envs_per_actor, caches=True)
-        actor = playing.unroll_actor(
-            me, written, me.rank, policy, states=lambda: policy.states, reader=lambda _: me.rank
-        )
-        worker = HogwildWorker(
-            me.agent,
-            batches,
-            shared,
-            me.stats,
-            me.watch,
-            target_steps=plan.env_steps,  # an actor-critic has no target network
-            rate=plan.learning_rate,
-            key=me.key(),
-            leads=me.rank == 0,
-            acted=lambda: (policy.version, policy.current),
-            cached=policy.cached,
-            pull=policy.pull,
-        )
-        return [actor, worker]
+        batches.skip()  # the weights that a killed worker played them with are lost
+        policy = playing.sampling_policy(me, shared, caches=True)
+        actor = playing.unroll_actor(me, written, me.rank, policy, reader=lambda _: me.rank)
+        return [actor, parts.hogwild_worker(me, batches, shared, policy=policy, cached=policy.cached)]
 
+    ports: Ports = {"written": unrolls.writer, "read": unrolls.reader, "shared": learned.sharer}
     return Topology(
         workers=(
-            Workers(
-                "worker",
-                plan.actors,
-                thread,
-                {"written": unrolls.writer, "read": unrolls.reader, "shared": learned.sharer},
-                does="plays an unroll with a copy of the shared weights, applies its gradient without a lock",
-                kind="play",
-                pinned=True,
-            ),
+            Workers("worker", plan.actors, worker, ports, kind="play", pinned=True),
             parts.evaluator(plan),
         ),
         weights=learned,
@@ -69,11 +46,4 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     )
 
 
-KIND = TopologyKind(
-    name="a3c",
-    summary="A3C: workers play unrolls, and update one shared policy and value without locks (Mnih et al. 2016)",
-    compose=compose,
-    options=Options,
-    agents=("a3c",),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("a3c", __doc__, compose, Options, agents=("a3c",), defaults=parts.ON_PROCESSES)

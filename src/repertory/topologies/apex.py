@@ -24,7 +24,7 @@ class Options(collectors.Options):
 KIND = replace(
     collectors.KIND,
     name="apex",
-    summary="Ape-X: actors with a ladder of ε, prioritised replay, first priorities from the actors",
+    described=__doc__,
     options=Options,
     agents=("dqn",),
     defaults={

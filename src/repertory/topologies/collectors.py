@@ -1,9 +1,9 @@
-"""Many actors, one replay, one learner; the replay ratio holds whatever their speeds."""
+"""Many actors, one replay, one learner; the replay ratio holds at any speed of the actors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,10 +13,10 @@ from repertory.errors import UserError
 from repertory.limits import NonNegative
 from repertory.roles.actor import Actor, ActorGroup
 from repertory.roles.batches import MemoryServer
-from repertory.roles.ports import Weights
+from repertory.roles.ports import Policy, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import Asked, PulledWeights, need_replay
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
+from repertory.topologies.options import PulledWeights, Run, need_replay
 from repertory.topologies.plan import Context, Plan
 
 BATCHES_AHEAD = 3
@@ -31,9 +31,9 @@ class Options(PulledWeights):
     actor_priorities: bool = False
     """With --agent.prioritized: new steps get the TD error that their actor saw as priority, not the highest one."""
 
-    def check(self, asked: Asked) -> None:
-        need_replay(asked)
-        if self.actor_priorities and not asked.agent.prioritized:
+    def check(self, run: Run) -> None:
+        need_replay(run)
+        if self.actor_priorities and not run.agent.prioritized:
             raise UserError(
                 "--topology.actor-priorities needs --agent.prioritized, or give --topology.no-actor-priorities"
             )
@@ -55,51 +55,23 @@ def compose(plan: Plan, options: Options) -> Topology:
     learned = parts.learner_state(plan)
     epsilon = playing.exploration(plan, options)
     policy = partial(playing.local_policy, pull_period=options.pull_period, values=values)
-
-    def collector(me: Context, steps: LaneWriter, newest: Weights) -> Actor:
-        may_play = playing.not_ahead(me, steps.wake_reader)
-        return playing.started(me, playing.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
-
-    def collectors(us: Sequence[Context], steps: LaneWriter, newest: Weights) -> ActorGroup:
-        """Several that share a process and a policy; each begins in a thread of its own."""
-        count = len(us) * plan.envs_per_actor
-        shared, may_play = policy(us[0], newest, count=count), playing.not_ahead(us[0], steps.wake_reader)
-        actors = [playing.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
-        any_number = count <= us[0].agent.numpy_rows
-        return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
-
-    def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
-        return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
-
+    played: Ports = {"steps": experience.writer, "newest": weights.reader}
+    sampled: Ports = {"steps": experience.reader, "outgoing": batches.writer}
+    learns: Ports = {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner}
     return Topology(
         workers=(
             Workers(
                 "collector",
                 plan.actors,
-                collector,
-                {"steps": experience.writer, "newest": weights.reader},
-                does="plays its environments and writes their steps into its lanes",
+                partial(collector, policy, epsilon),
+                played,
                 kind="play",
-                build_group=collectors,
+                build_group=partial(collectors, policy, epsilon),
                 per_process=options.actors_per_process,
                 synchronous=True,
             ),
-            Workers(
-                "memory",
-                1,
-                memory,
-                {"steps": experience.reader, "outgoing": batches.writer},
-                does="samples batches from all lanes, keeps priorities, holds the replay ratio",
-                kind="serve",
-            ),
-            Workers(
-                "learner",
-                1,
-                parts.learner,
-                {"batches": batches.reader, "weights": weights.writer, "learned": learned.owner},
-                does="updates the weights and publishes them",
-                own_core=True,
-            ),
+            Workers("memory", 1, memory, sampled, kind="serve"),
+            Workers("learner", 1, parts.learner, learns, own_core=True),
             parts.evaluator(plan),
         ),
         weights=weights,
@@ -107,15 +79,33 @@ def compose(plan: Plan, options: Options) -> Topology:
         steps_per_update=parts.steps_per_update(plan),
         epsilon=epsilon,
         pacing=plan.pacing(),
-        updates_per_call=plan.q.updates_per_call,
     )
 
 
+def collector(
+    policy: Callable[..., Policy], epsilon: playing.Epsilon, me: Context, steps: LaneWriter, newest: Weights
+) -> Actor:
+    """Plays its environments and writes their steps into its lanes."""
+    may_play = playing.not_ahead(me, steps.wake_reader)
+    return playing.started(me, playing.lane_actor(me, steps, policy(me, newest), may_play, epsilon(me.rank)))
+
+
+def collectors(
+    policy: Callable[..., Policy], epsilon: playing.Epsilon, us: Sequence[Context], steps: LaneWriter, newest: Weights
+) -> ActorGroup:
+    """Several that share a process and a policy; each begins in a thread of its own."""
+    count = len(us) * us[0].plan.envs_per_actor
+    shared, may_play = policy(us[0], newest, count=count), playing.not_ahead(us[0], steps.wake_reader)
+    actors = [playing.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]
+    any_number = count <= us[0].agent.numpy_rows
+    return ActorGroup(actors, shared, may_play=may_play, any_number=any_number, now=time.monotonic)
+
+
+def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServer:
+    """Samples batches from all lanes, stores priorities, holds the replay ratio."""
+    return MemoryServer(parts.sampler(me, steps), outgoing, me.stats, steps.wake_at)
+
+
 KIND = TopologyKind(
-    name="collectors",
-    summary="many actors, one replay, one learner",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "rainbow", "sarsa"),
-    defaults=parts.ON_PROCESSES,
+    "collectors", __doc__, compose, Options, agents=("dqn", "rainbow", "sarsa"), defaults=parts.ON_PROCESSES
 )

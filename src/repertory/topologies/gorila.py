@@ -1,8 +1,8 @@
-"""Gorila: Nair et al. 2015, "Massively Parallel Methods for Deep Reinforcement Learning".
+"""Gorila: bundles of actor, replay and learner; sharded servers that drop old gradients (Nair et al. 2015).
 
-The workers and channels of `parameter_server`. Bundles of actor, replay and learner (`memory` local), or one replay for
-all (shared). The servers run AdaGrad, drop gradients that are too old, and hand out a target that they copy every so
-many updates; a worker drops gradients of outlying losses.
+The workers and channels of `parameter_server`, with a replay for each worker (`memory` local) or one for all (shared).
+The servers run AdaGrad, drop gradients that are too old, and publish a target that they copy after many updates;
+workers drop gradients of outlying losses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Options(parameter_server.Options):
 KIND = replace(
     parameter_server.KIND,
     name="gorila",
-    summary="bundles of actor, replay and learner; sharded servers that refuse old gradients",
+    described=__doc__,
     options=Options,
     defaults={
         **parameter_server.KIND.defaults,

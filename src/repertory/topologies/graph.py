@@ -1,4 +1,4 @@
-"""What a topology is made of: workers, and the channels between them; imports channels and errors.
+"""What a topology is made of: workers, and the channels between them.
 
 Giving a worker a channel's port *is* the edge: the engines allocate, wire, wake and supervise from the same objects
 that `repertory show` draws.
@@ -19,12 +19,17 @@ from repertory.topologies.options import TopologyOptions
 
 PortOf: TypeAlias = Callable[..., Any]
 """A channel's bound method that gives a worker its port."""
+Ports: TypeAlias = Mapping[str, PortOf]
 Kind: TypeAlias = Literal["play", "learn", "infer", "serve", "evaluate", "control"]
+
+
+def first_line(docstring: str | None) -> str:
+    return (docstring or "").partition("\n")[0].rstrip(".")
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One of a run: `rank` counts those of its name, `index` all of them."""
+    """One worker of a run: `rank` counts the workers of its name, `index` counts all."""
 
     index: int
     name: str
@@ -36,7 +41,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Workers:
-    """So many workers of one name, the paper's word for it, and what each is built from.
+    """`count` workers of one name, the paper's word for them, and how each is built.
 
     `build` takes the worker's context and its ports by their names, and returns its roles in the order of their turns.
     """
@@ -44,25 +49,38 @@ class Workers:
     name: str
     count: int
     build: Callable[..., Any]
-    ports: Mapping[str, PortOf] = field(default_factory=dict)
+    ports: Ports = field(default_factory=dict)
     does: str = ""
+    """What it does, for people; by default the docstring of `build`."""
     kind: Kind = "learn"
-    """What it mostly does. Those that play come to rest first at the end; an evaluator's failure costs a score only."""
+    """Workers that play rest first at the end of a run. If an evaluator fails, the run loses a score only."""
     build_group: Callable[..., Any] | None = None
-    """Builds several of them that share a process and a policy, from their contexts and the first one's ports: for
+    """Builds several workers that share a process and a policy, from their contexts and the first one's ports: for
     workers that mostly wait for their environments."""
     per_process: int = 0
-    """How many share a process; 0 = as many processes as there are cores, or as there are workers."""
+    """Workers that share a process; 0 = as many processes as there are cores, or as there are workers."""
     together: bool = False
-    """If one fails, all are started again: nobody waits for a replica that has lost its place."""
+    """If one fails, all are started again: replicas wait for each other."""
     own_core: bool = False
     """It has a core to itself where fewer processes play than there are cores, unless its network is large."""
     pinned: bool = False
     """Each keeps to one core, where they are as many as there are cores, or a multiple."""
     synchronous: bool = False
-    """It computes in the calling thread: it has nothing to do while a result is not there."""
-    progress: int = 20
-    """Pieces of work after which earlier failures are forgiven; some workers have few to do, but large ones."""
+
+    @property
+    def purpose(self) -> str:
+        told = first_line(getattr(self.build, "func", self.build).__doc__)  # also of a `functools.partial`
+        return self.does or told[:1].lower() + told[1:]
+
+    @property
+    def blocking(self) -> bool:
+        """Whether JAX computes in the calling thread: the worker can do nothing else until the result is there."""
+        return self.synchronous or self.kind in ("infer", "evaluate")
+
+    @property
+    def progress(self) -> int:
+        """Pieces of work after which earlier failures are forgiven; evaluators and controllers do few, large ones."""
+        return 1 if self.kind in ("evaluate", "control") else 20
 
     def channels(self) -> Iterator[tuple[Channel, str]]:
         """Each channel that it has a port of, and the port's direction."""
@@ -72,40 +90,36 @@ class Workers:
 
 @dataclass(frozen=True)
 class Topology:
-    """Everything that runs: made anew in each process, from the same plan, and then laid on the same arrays."""
+    """Everything that runs. Each process composes it from the same plan and binds it to the same arrays."""
 
     workers: tuple[Workers, ...]
     weights: Latest | Shared
-    """Where the newest weights are found."""
+    """The channel with the newest weights."""
     learned: Snapshot | Shared
-    """Where the learner state survives."""
+    """The channel where the learner state survives."""
     steps_per_update: float
-    """Env steps that each update stands for."""
+    """Env steps for each update."""
     epsilon: Callable[[int], Callable[[int], float]] | None = None
-    """By the rank of an actor: its share of random actions by env steps; None = the policy itself is sampled."""
+    """By an actor's rank: its ε by env steps; None = actions are sampled from the policy."""
     pacing: Pacing | None = None
-    """How many updates are owed for how many env steps, where one learner makes them for all."""
-    updates_per_call: int = 1
+    """How many updates are owed for how many env steps, where one learner makes all updates."""
     counts: tuple[str, ...] = ()
     """Counters that are metrics of this topology, besides those of all."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """All channels, each once."""
         found = {id(channel): channel for group in self.workers for channel, _ in group.channels()}
         return tuple(({id(self.weights): self.weights, id(self.learned): self.learned} | found).values())
 
     def roster(self) -> list[Worker]:
-        """Every worker."""
         who = [(group.name, rank) for group in self.workers for rank in range(group.count)]
         return [Worker(index, *each) for index, each in enumerate(who)]
 
     def group(self, name: str) -> Workers:
-        """The workers of this name."""
         return next(group for group in self.workers if group.name == name)
 
     def holders(self, channel: Channel, *directions: str) -> list[Workers]:
-        """Who has a port of this channel in one of these directions."""
+        """Workers with a port of this channel in one of these directions."""
         return [
             group
             for group in self.workers
@@ -115,43 +129,39 @@ class Topology:
 
 @dataclass(frozen=True)
 class TopologyKind:
-    """A topology by its name: what it reads, what it sets, and how it is composed for a run."""
-
     name: str
-    summary: str
+    described: str
+    """A docstring; its first line is the summary."""
     compose: Callable[..., Topology]
-    """Takes a plan, and the options."""
+    """Takes a plan and the topology's options."""
     options: type[TopologyOptions]
     agents: tuple[str, ...]
-    """Names of agents that it trains, the usual one first; an agent of another name may say what it is like."""
+    """Names of agents that it trains, the default first; an agent of another name may say which one it is like."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Run options that it sets unless the user does."""
     engines: tuple[str, ...] = ("inline", "processes")
 
+    @property
+    def summary(self) -> str:
+        return first_line(self.described)
+
 
 def validate(kind: TopologyKind, *, engine: str, agent: str, like: str = "") -> None:
-    """Refuse an engine or an agent that the topology is not made for, and say what to choose instead.
-
-    `like` names an agent of this package that the given one can stand in for.
-    """
+    """Refuse an engine or an agent that the topology does not support; `like` names an agent that this one is like."""
     if engine not in kind.engines:
         raise UserError(f"topology {kind.name!r} does not run on engine {engine!r}{nearest(engine, kind.engines)}")
     refuse_agent(kind, agent, like)
 
 
 def refuse_agent(kind: TopologyKind, agent: str, like: str = "") -> None:
-    """Refuse an agent that this topology does not train."""
     if agent not in kind.agents and like not in kind.agents:
         raise UserError(f"topology {kind.name!r} does not train agent {agent!r}{nearest(agent, kind.agents)}")
 
 
 def draw(kind: TopologyKind, topology: Topology) -> str:
     """The topology as text: workers with their counts, a line for each edge, then what it sets."""
-    names = [f"[{group.name}]" for group in topology.workers]
-    width = max(map(len, names))
-    workers = [
-        f"  {name:<{width}} × {group.count}  {group.does}" for name, group in zip(names, topology.workers, strict=True)
-    ]
+    width = max(len(group.name) + 2 for group in topology.workers)
+    workers = [f"  {f'[{group.name}]':<{width}} × {group.count}  {group.purpose}" for group in topology.workers]
     edges = [
         f"  {f'[{source}]':<{width}} ── {carries} ──▶ [{target}]{f'   {when}' if when else ''}"
         for source, target, carries, when in _edges(topology)

@@ -6,22 +6,23 @@ Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning"; Niu et
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.snapshot import SharedState
 from repertory.errors import UserError
 from repertory.limits import Positive
-from repertory.roles.hogwild_worker import HogwildWorker, Segments
+from repertory.roles.batches import BatchSampler
+from repertory.roles.hogwild_worker import Segments
 from repertory.roles.ports import Role
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
 from repertory.topologies.options import (
     AgentOptions,
-    Asked,
     Epsilons,
     LearningWorkers,
     PulledWeights,
+    Run,
     after_first_returns,
     refuse_noisy_gradients,
     refuse_shared_priorities,
@@ -43,27 +44,27 @@ class Options(PulledWeights, LearningWorkers):
     target_steps: Positive[int] = 10_000
     """Env steps of all workers between copies into the target network."""
 
-    def check(self, asked: Asked) -> None:
-        refuse_noisy_gradients(asked)
-        refuse_shared_priorities(asked, shared=True)
-        if self.method == "n_step_q" and asked.agent.sarsa:
+    def check(self, run: Run) -> None:
+        refuse_noisy_gradients(run)
+        refuse_shared_priorities(run, shared=True)
+        if self.method == "n_step_q" and run.agent.sarsa:
             raise UserError("--topology.method n_step_q bootstraps from the best action; for Sarsa choose sarsa")
-        if self.method == "replay" and not asked.agent.replay:
+        if self.method == "replay" and not run.agent.replay:
             raise UserError("--topology.method replay learns from a memory; drop it or drop --agent.no-replay")
 
-    def resolve(self, asked: Asked) -> AgentOptions:
+    def resolve(self, run: Run) -> AgentOptions:
         """Without a replay each step is learned from once; the lanes are just long enough for that."""
         if self.method == "replay":
-            return after_first_returns(asked)
+            return after_first_returns(run)
         return replace(
-            asked.agent,
-            sarsa=asked.agent.sarsa or self.method == "sarsa",
-            batch_size=asked.envs_per_actor * self.update_steps,
+            run.agent,
+            sarsa=run.agent.sarsa or self.method == "sarsa",
+            batch_size=run.envs_per_actor * self.update_steps,
             replay_ratio=1.0,
             updates_per_call=1,
             learning_starts=0,
             n_step=1,
-            replay_capacity=asked.actors * asked.envs_per_actor * (2 * self.update_steps + 64),
+            replay_capacity=run.actors * run.envs_per_actor * (2 * self.update_steps + 64),
         )
 
 
@@ -71,47 +72,24 @@ def compose(plan: Plan, options: Options) -> Topology:
     experience = parts.experience_lanes(plan, readers=plan.actors)
     learned = parts.shared_state(plan, f"updated every {options.update_steps} steps")
     epsilon = playing.exploration(plan, options)
-    whole = options.method == "n_step_q"  # then one copy of the weights lasts a whole segment
+    whole = options.method == "n_step_q"  # one copy of the weights for a whole segment
 
-    def thread(me: Context, written: LaneWriter, read: LaneReader, shared: SharedState) -> list[Role]:
-        source: Any
-        if options.method == "replay":
-            source = parts.own_sampler(me, read)
-            may_play = playing.steps_left(me, source.owed)
-        else:
-            lanes, steps = read.part(me.rank, plan.actors), options.update_steps
-            replay = parts.replay_of(plan, lanes, read.priorities(me.rank), guarded=False, n_step=steps if whole else 1)
-            source, may_play = Segments(replay, steps, whole=whole), playing.steps_left(me)
-        policy: Any = playing.local_policy(me, shared, pull_period=ALWAYS if whole else options.pull_period)
-        actor = playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon(me.rank)))
+    def worker(me: Context, written: LaneWriter, read: LaneReader, shared: SharedState) -> list[Role]:
+        """Plays on the shared weights, adds up gradients, applies them without a lock."""
+        source = _source(me, read, options)
+        owes = source.owed if isinstance(source, BatchSampler) else lambda: False
+        policy = playing.local_policy(me, shared, pull_period=ALWAYS if whole else options.pull_period)
+        actor = playing.lane_actor(me, written, policy, playing.steps_left(me, owes), epsilon(me.rank))
+        playing.started(me, actor)
         if isinstance(source, Segments):
             source.skip()
-        worker = HogwildWorker(
-            me.agent,
-            source,
-            shared,
-            me.stats,
-            me.watch,
-            target_steps=options.target_steps,
-            rate=plan.learning_rate,
-            key=me.key(),
-            leads=me.rank == 0,
-            acted=(lambda: (policy.version, policy.current)) if whole else None,
-            pull=policy.pull if whole else lambda: None,
-        )
-        return [actor, worker]
+        steps, acted = options.target_steps, policy if whole else None
+        return [actor, parts.hogwild_worker(me, source, shared, policy=acted, target_steps=steps)]
 
+    ports: Ports = {"written": experience.writer, "read": experience.reader, "shared": learned.sharer}
     return Topology(
         workers=(
-            Workers(
-                "worker",
-                plan.actors,
-                thread,
-                {"written": experience.writer, "read": experience.reader, "shared": learned.sharer},
-                does="plays on the shared weights, adds up gradients, applies them without a lock",
-                kind="play",
-                pinned=True,
-            ),
+            Workers("worker", plan.actors, worker, ports, kind="play", pinned=True),
             parts.evaluator(plan),
         ),
         weights=learned,
@@ -122,11 +100,21 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
+def _source(me: Context, read: LaneReader, options: Options) -> BatchSampler | Segments:
+    """What a worker learns from: batches of a replay of its own, or its steps as they come."""
+    if options.method == "replay":
+        return parts.own_sampler(me, read)
+    plan, whole = me.plan, options.method == "n_step_q"
+    lanes, n_step = read.part(me.rank, plan.actors), options.update_steps if whole else 1
+    replay = parts.replay_of(plan, lanes, read.priorities(me.rank), guarded=False, n_step=n_step)
+    return Segments(replay, options.update_steps, whole=whole)
+
+
 KIND = TopologyKind(
-    name="hogwild",
-    summary="workers play, and update one shared weight vector without locks",
-    compose=compose,
-    options=Options,
+    "hogwild",
+    __doc__,
+    compose,
+    Options,
     agents=("dqn", "sarsa"),
     defaults={
         **parts.ON_PROCESSES,

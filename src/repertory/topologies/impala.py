@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from repertory.agents.compression import Compression, make_compression
-from repertory.channels.gradients import AllGather, Gathering
-from repertory.channels.latest import Lent
+from repertory.channels.gradients import Gathering
 from repertory.channels.slots import UnrollPort
 from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.limits import Positive
 from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
-from repertory.roles.replica import Replica, payload_fields
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import PortOf, Topology, TopologyKind, Workers
-from repertory.topologies.options import Asked, SentGradients, UnrollQueue, need_one_update_per_batch
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
+from repertory.topologies.options import Run, SentGradients, UnrollQueue, need_one_update_per_batch
 from repertory.topologies.plan import Context, Plan
 
 
@@ -27,75 +25,44 @@ class Options(SentGradients, UnrollQueue):
     learners: Positive[int] = 1
     """Learner processes; several average their gradients before every update."""
 
-    def check(self, asked: Asked) -> None:
-        if self.learners > asked.actors:
-            raise UserError(f"--topology.learners {self.learners} needs at least as many actors, not {asked.actors}")
+    def check(self, run: Run) -> None:
+        if self.learners > run.actors:
+            raise UserError(f"--topology.learners {self.learners} needs at least as many actors, not {run.actors}")
         if self.learners > 1:
-            need_one_update_per_batch(asked)
+            need_one_update_per_batch(run)
 
-    def learner_processes(self, _asked: Asked, /) -> int:
+    def learner_processes(self, _run: Run, /) -> int:
         return self.learners
 
 
 def compose(plan: Plan, options: Options) -> Topology:
     slots = parts.batch_slots(plan)
     depth = -(-slots // (plan.actors // options.learners)) + options.queue
-    unrolls = parts.unroll_slots(plan, groups=1, depth=depth, when=f"after {plan.critic.unroll} steps")
+    unrolls = parts.unroll_slots(plan, depth=depth, when=f"after {plan.critic.unroll} steps")
     weights = parts.weights_channel(plan, "copied at the start of each unroll")
     learned = parts.learner_state(plan)
+    gradients = parts.gathered_gradients(plan, options, options.learners, "averaged at every update")
 
     def actor(me: Context, written: UnrollPort, newest: Weights) -> Actor:
-        policy = playing.sampling_policy(me, newest, me.rank, plan.envs_per_actor)
-        reader = me.rank % options.learners
-        return playing.unroll_actor(me, written, me.rank, policy, states=lambda: policy.states, reader=lambda _: reader)
+        """Copies the weights at each unroll's start, plays it, hands it over."""
+        policy, reader = playing.sampling_policy(me, newest), me.rank % options.learners
+        return playing.unroll_actor(me, written, me.rank, policy, reader=lambda _: reader)
 
-    def learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
-        batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
-        return parts.learner(me, batches, published, state)
+    def replica(me: Context, unrolls: UnrollPort, weights: Publisher, learned: Owner, exchange: Gathering) -> Role:
+        """Learns from each unroll once; several average their gradients."""
+        batches = parts.unroll_batches(me, unrolls, slots, reader=me.rank, max_policy_lag=options.max_policy_lag)
+        return parts.replica(me, options, batches, exchange, weights, learned, lambda: me.stats.env_steps)
 
-    def method() -> Compression:
-        return make_compression(options.compression, plan.size(), share=options.topk_share)
-
-    def replica(me: Context, read: UnrollPort, published: Publisher, state: Owner, exchange: Gathering) -> Role:
-        """One of several learners; the first publishes for all."""
-        return Replica(
-            me.agent,
-            state.load(),
-            parts.unroll_batches(me, read, slots, reader=me.rank, max_policy_lag=options.max_policy_lag),
-            exchange,
-            method(),
-            published if me.rank == 0 else Lent(),
-            me.stats,
-            me.watch,
-            state,
-            rank=me.rank,
-            rate=lambda: plan.learning_rate(me.stats.env_steps),
-        )
-
-    several = options.learners > 1
-    exchange = AllGather(
-        "gradients", lambda: payload_fields(method()), options.learners, when="averaged at every update"
-    )
-    ports: dict[str, PortOf] = {"read": unrolls.reader, "published": weights.writer, "state": learned.owner}
+    alone = partial(parts.unroll_learner, slots=slots, max_policy_lag=options.max_policy_lag)
+    played: Ports = {"written": unrolls.writer, "newest": weights.reader}
+    learns: Ports = {"unrolls": unrolls.reader, "weights": weights.writer, "learned": learned.owner}
+    several: Ports = {**learns, "exchange": gradients.replica}
     return Topology(
         workers=(
-            Workers(
-                "actor",
-                plan.actors,
-                actor,
-                {"written": unrolls.writer, "newest": weights.reader},
-                does="copies the weights at each unroll's start, plays it, hands it over",
-                kind="play",
-                synchronous=True,
-            ),
-            Workers(
-                "learner",
-                options.learners,
-                replica if several else learner,
-                {**ports, "exchange": exchange.replica} if several else ports,
-                does="learns from each unroll once; several average their gradients",
-                together=True,
-            ),
+            Workers("actor", plan.actors, actor, played, kind="play", synchronous=True),
+            Workers("learner", options.learners, replica, several, together=True)
+            if options.learners > 1
+            else Workers("learner", 1, alone, learns),
             parts.evaluator(plan),
         ),
         weights=weights,
@@ -105,11 +72,4 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind(
-    name="impala",
-    summary="IMPALA: actors with copies of the policy, unrolls through a bounded queue (Espeholt et al. 2018)",
-    compose=compose,
-    options=Options,
-    agents=("impala", "appo"),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("impala", __doc__, compose, Options, agents=("impala", "appo"), defaults=parts.ON_PROCESSES)

@@ -1,6 +1,6 @@
-"""What each topology lets the user choose: one class for each, with its ranges, its rules, and what follows from them.
+"""What each topology lets the user choose: one class for each, with ranges, checks, and what follows from the options.
 
-Imports our errors and ranges only: the agents' options are looked at, never made.
+Imports our errors and ranges only: the agents' options are read, never made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ AgentOptions = Any
 """`QLearningOptions` or `ActorCriticOptions`, by what the agent learns from."""
 
 
-class Asked(Protocol):
-    """What the rules look at: the options of a run."""
+class Run(Protocol):
+    """The options of a run that the checks read."""
 
     @property
     def agent(self) -> AgentOptions: ...
@@ -37,33 +37,32 @@ class TopologyOptions:
     """Options that this topology adds to those of every run."""
 
     playing_cores: ClassVar[int] = 1
-    """Cores that are left to workers who only play."""
+    """Cores left for workers that only play."""
     one_actor: ClassVar[bool] = False
-    """Whether there is one actor, whatever is asked for."""
+    """Whether there is always one actor."""
 
-    def check(self, asked: Asked) -> None:
+    def check(self, run: Run) -> None:
         """Refuse options that make no sense together on this topology."""
 
-    def resolve(self, asked: Asked) -> AgentOptions:
+    def resolve(self, run: Run) -> AgentOptions:
         """The agent's options, with what follows from the topology and the number of environments."""
-        return asked.agent if asked.learns_from == "unrolls" else after_first_returns(asked)
+        return run.agent if run.learns_from == "unrolls" else after_first_returns(run)
 
     def scaled(self, agent: AgentOptions, _actors: int, /) -> AgentOptions:
-        """The agent's options as its learners use them; those that are saved keep what was asked for."""
+        """The agent's options as its learners use them; the saved ones stay as the user gave them."""
         return agent
 
-    def learner_processes(self, _asked: Asked, /) -> int:
-        """Processes that learn."""
+    def learner_processes(self, _run: Run, /) -> int:
         return 1
 
-    def threads(self, asked: Asked, cores: int) -> int:
-        """Compute threads of each process that learns, so that all together are no more than the cores."""
-        return max(1, (cores - self.playing_cores) // self.learner_processes(asked))
+    def threads(self, run: Run, cores: int) -> int:
+        """Compute threads of each process that learns; together at most as many as there are cores."""
+        return max(1, (cores - self.playing_cores) // self.learner_processes(run))
 
 
-def after_first_returns(asked: Asked) -> AgentOptions:
-    """Learning starts when every environment has a complete return; without a replay each step is learned from once."""
-    agent, count = asked.agent, asked.actors * asked.envs_per_actor
+def after_first_returns(run: Run) -> AgentOptions:
+    """Learning starts when every environment has a complete return; without a replay, each step is used once."""
+    agent, count = run.agent, run.actors * run.envs_per_actor
     first = count * (agent.n_step + 1)
     if agent.replay:
         return replace(agent, learning_starts=max(agent.learning_starts, first))
@@ -77,32 +76,32 @@ def after_first_returns(asked: Asked) -> AgentOptions:
     )
 
 
-def need_replay(asked: Asked) -> None:
-    if not asked.agent.replay:
+def need_replay(run: Run) -> None:
+    if not run.agent.replay:
         raise UserError(
-            f"topology {asked.topology_name!r} learns from a memory; for learning without one choose "
+            f"topology {run.topology_name!r} learns from a memory; for learning without one choose "
             "--topology hogwild, or single"
         )
 
 
-def refuse_noisy_gradients(asked: Asked) -> None:
-    if asked.agent.noisy:
+def refuse_noisy_gradients(run: Run) -> None:
+    if run.agent.noisy:
         raise UserError(
-            f"topology {asked.topology_name!r} sends gradients of one vector, and noisy networks are not made for "
+            f"topology {run.topology_name!r} sends gradients of one vector, and noisy networks are not made for "
             "that; choose --topology collectors, or --agent.no-noisy"
         )
 
 
-def refuse_shared_priorities(asked: Asked, shared: bool) -> None:
-    if asked.agent.prioritized and shared:
+def refuse_shared_priorities(run: Run, shared: bool) -> None:
+    if run.agent.prioritized and shared:
         raise UserError(
-            f"topology {asked.topology_name!r} can't prioritise a memory that several processes draw from; choose "
+            f"topology {run.topology_name!r} can't prioritise a memory that several processes draw from; choose "
             "--topology.memory local with parameter servers, or --topology apex"
         )
 
 
-def need_one_update_per_batch(asked: Asked) -> None:
-    if asked.agent.updates_per_batch > 1:
+def need_one_update_per_batch(run: Run) -> None:
+    if run.agent.updates_per_batch > 1:
         raise UserError("--agent.epochs and --agent.minibatches above 1 need one learner, who alone makes the updates")
 
 
@@ -115,13 +114,13 @@ class LearningWorkers(TopologyOptions):
 
     playing_cores: ClassVar[int] = 0
 
-    def learner_processes(self, asked: Asked, /) -> int:
-        return asked.actors
+    def learner_processes(self, run: Run, /) -> int:
+        return run.actors
 
 
 @dataclass(frozen=True)
 class SentGradients(TopologyOptions):
-    """Gradients that one process sends to another."""
+    """Compression of the gradients that one process sends to another."""
 
     compression: Literal["none", "float16", "int8", "topk"] = "none"
     """Gradient compression: as float32, float16, int8, or only the largest numbers."""
@@ -150,8 +149,21 @@ class PulledWeights(Exploration):
 
 
 @dataclass(frozen=True)
+class GradientWorkers(SentGradients, PulledWeights, LearningWorkers):
+    """Workers that play, sample from a replay, and send gradients."""
+
+    memory: Literal["local", "shared"] = "local"
+    """Workers sample from the replay of their own steps, or from the steps of all workers."""
+
+    def check(self, run: Run) -> None:
+        need_replay(run)
+        refuse_noisy_gradients(run)
+        refuse_shared_priorities(run, shared=self.memory == "shared")
+
+
+@dataclass(frozen=True)
 class UnrollQueue(TopologyOptions):
-    """Unrolls on their way to a learner."""
+    """The queue of unrolls before a learner."""
 
     queue: NonNegative[int] = 1
     """Queue size: unrolls that may wait, for each group of environments, beside its share of the current batch."""
@@ -161,16 +173,16 @@ class UnrollQueue(TopologyOptions):
 
 @dataclass(frozen=True)
 class CentralInference(UnrollQueue):
-    """Actors without networks, and the servers that answer them."""
+    """Actors without networks, and inference servers that reply to them."""
 
     groups: Positive[int] = 1
     """Groups that an actor's environments are split into; 2 = double buffering: step one while the other waits."""
     inference_least: Positive[int] = 1
     """Minimum inference batch: groups of environments that a server waits for, at most `inference_patience_s`."""
     inference_patience_s: NonNegative[float] = 0.005
-    """Seconds, about, that a server waits for more requests before it answers."""
+    """Seconds, about, that a server waits for more requests before it replies."""
 
-    def check(self, asked: Asked) -> None:
-        if asked.envs_per_actor % self.groups:
-            given = f"--envs-per-actor {asked.envs_per_actor}"
+    def check(self, run: Run) -> None:
+        if run.envs_per_actor % self.groups:
+            given = f"--envs-per-actor {run.envs_per_actor}"
             raise UserError(f"{given} can't be cut into --topology.groups {self.groups} equal groups")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from repertory.agents.compression import Compression, make_compression
-from repertory.channels.channel import slices
 from repertory.channels.gradients import GradientReader, GradientSlots, GradientWriter
 from repertory.channels.lanes import LaneReader, LaneWriter
 from repertory.channels.latest import Latest, Reader
@@ -17,21 +16,13 @@ from repertory.roles.gradient_worker import Exchange, GradientWorker, ServerConn
 from repertory.roles.parameter_server import ParameterServer, Rules
 from repertory.roles.ports import Publisher, Role
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import (
-    Asked,
-    LearningWorkers,
-    PulledWeights,
-    SentGradients,
-    need_replay,
-    refuse_noisy_gradients,
-    refuse_shared_priorities,
-)
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
+from repertory.topologies.options import GradientWorkers, Run
 from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)
-class Options(SentGradients, PulledWeights, LearningWorkers):
+class Options(GradientWorkers):
     """Options of parameter servers and the workers that send them gradients."""
 
     shards: Positive[int] = 1
@@ -46,112 +37,95 @@ class Options(SentGradients, PulledWeights, LearningWorkers):
     """Gradients that a worker computes before it fetches weights again (Downpour's n_fetch)."""
     push_period: Positive[int] = 1
     """Gradient accumulation: gradients that a worker adds up before it sends them (Downpour's n_push)."""
-    memory: Literal["local", "shared"] = "local"
-    """Workers sample from the replay of their own steps, or from the steps of all workers."""
     max_gradient_age: NonNegative[int] = 0
     """Servers drop stale gradients: those computed with weights more than this many updates old; 0 = keep all."""
     outlier_deviations: NonNegative[float] = 0.0
     """Workers drop a gradient whose loss is this many standard deviations above the mean loss; 0 = keep all."""
 
-    def check(self, asked: Asked) -> None:
-        need_replay(asked)
-        refuse_noisy_gradients(asked)
-        refuse_shared_priorities(asked, shared=self.memory == "shared")
+    def check(self, run: Run) -> None:
+        super().check(run)
         if self.mode == "synchronous" and self.push_period > 1:
             raise UserError("--topology.push-period must be 1 where servers wait for every worker's gradient")
 
 
 def compose(plan: Plan, options: Options) -> Topology:
-    local, synchronous = options.memory == "local", options.mode == "synchronous"
-    experience = parts.experience_lanes(plan, readers=plan.actors if local else 1)
+    experience = parts.experience_lanes(plan, readers=plan.actors if options.memory == "local" else 1)
     fetched = f"every {options.fetch_period} gradients"
     weights = parts.weights_channel(plan, fetched, parts=options.shards)
     target = Latest("target", plan.size, parts=options.shards, when=fetched)
     learned = parts.learner_state(plan, options.shards)
-
-    def methods() -> list[Compression]:
-        """How each server's slice of a gradient is sent."""
-        sizes = [cut.stop - cut.start for cut in slices(plan.size(), options.shards)]
-        return [make_compression(options.compression, size, share=options.topk_share) for size in sizes]
-
     gradients = GradientSlots(
         "gradients",
-        lambda: [method.fields for method in methods()],
+        lambda: [each.fields for each in parts.compressions(plan, options, options.shards)],
         plan.actors,
         when=f"every {options.push_period} gradients, compressed: {options.compression}",
     )
-    epsilon = playing.exploration(plan, options)
-
-    def worker(
-        me: Context, written: LaneWriter, read: LaneReader, newest: Reader, targets: Reader, pushed: GradientWriter
-    ) -> list[Role]:
-        batches = parts.own_sampler(me, read, local=local)
-        bound = options.staleness_bound if options.mode == "bounded" else None
-        servers = ServerConnection(newest, targets, pushed, methods(), bound)
-        exchange = Exchange(options.fetch_period, options.push_period, options.outlier_deviations)
-        gradient = GradientWorker(me.agent, batches, servers, exchange, me.stats, me.watch, key=me.key())
-        policy = playing.local_policy(me, newest, pull_period=options.pull_period)
-        may_play = playing.steps_left(me, batches.owed)
-        return [playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon(me.rank))), gradient]
-
-    def server(me: Context, arriving: GradientReader, weights: Publisher, target: Publisher, state: Owner) -> Role:
-        rules = Rules(plan.actors, synchronous, options.combine, options.max_gradient_age)
-        return ParameterServer(
-            me.agent,
-            state.load(),
-            arriving,
-            methods()[me.rank],
-            (weights, target),
-            rules,
-            me.stats,
-            state,
-            rank=me.rank,
-            rate=plan.learning_rate,
-        )
-
+    works: Ports = {
+        "written": experience.writer,
+        "read": experience.reader,
+        "newest": weights.reader,
+        "targets": target.reader,
+        "pushed": gradients.writer,
+    }
+    serves: Ports = {
+        "arriving": gradients.reader,
+        "weights": weights.writer,
+        "target": target.writer,
+        "state": learned.owner,
+    }
+    batches = plan.actors if options.mode == "synchronous" else options.push_period
     return Topology(
         workers=(
-            Workers(
-                "worker",
-                plan.actors,
-                worker,
-                {
-                    "written": experience.writer,
-                    "read": experience.reader,
-                    "newest": weights.reader,
-                    "targets": target.reader,
-                    "pushed": gradients.writer,
-                },
-                does="plays, stores its steps, computes gradients with the weights it fetched",
-                kind="play",
-            ),
-            Workers(
-                "server",
-                options.shards,
-                server,
-                {
-                    "arriving": gradients.reader,
-                    "weights": weights.writer,
-                    "target": target.writer,
-                    "state": learned.owner,
-                },
-                does="owns a slice of weights, target and optimizer; applies gradients",
-            ),
+            Workers("worker", plan.actors, partial(worker, options), works, kind="play"),
+            Workers("server", options.shards, partial(server, options), serves),
             parts.evaluator(plan),
         ),
         weights=weights,
         learned=learned,
-        steps_per_update=parts.steps_per_update(plan, plan.actors if synchronous else options.push_period),
-        epsilon=epsilon,
+        steps_per_update=parts.steps_per_update(plan, batches),
+        epsilon=playing.exploration(plan, options),
         counts=("gradient_age", *parts.COUNTED_GRADIENTS),
     )
 
 
-KIND = TopologyKind(
-    name="parameter_server",
-    summary="workers play and compute gradients, servers own the weights",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "sarsa"),
-    defaults=parts.ON_PROCESSES,
-)
+def worker(
+    options: Options,
+    me: Context,
+    written: LaneWriter,
+    read: LaneReader,
+    newest: Reader,
+    targets: Reader,
+    pushed: GradientWriter,
+) -> list[Role]:
+    """Plays, stores its steps, computes gradients with the weights it fetched."""
+    compressions = parts.compressions(me.plan, options, options.shards)
+    bound = options.staleness_bound if options.mode == "bounded" else None
+    servers = ServerConnection(newest, targets, pushed, compressions, bound)
+    exchange = Exchange(options.fetch_period, options.push_period, options.outlier_deviations)
+    batches = parts.own_sampler(me, read, local=options.memory == "local")
+    gradient = GradientWorker(me.agent, batches, servers, exchange, me.stats, me.watch, key=me.key())
+    policy = playing.local_policy(me, newest, pull_period=options.pull_period)
+    may_play, epsilon = playing.steps_left(me, batches.owed), playing.exploration(me.plan, options)(me.rank)
+    return [playing.started(me, playing.lane_actor(me, written, policy, may_play, epsilon)), gradient]
+
+
+def server(
+    options: Options, me: Context, arriving: GradientReader, weights: Publisher, target: Publisher, state: Owner
+) -> Role:
+    """Owns a slice of weights, target and optimizer; applies gradients."""
+    synchronous = options.mode == "synchronous"
+    return ParameterServer(
+        me.agent,
+        state.load(),
+        arriving,
+        parts.compressions(me.plan, options, options.shards)[me.rank],
+        (weights, target),
+        Rules(me.plan.actors, synchronous, options.combine, options.max_gradient_age),
+        me.stats,
+        state,
+        rank=me.rank,
+        rate=me.plan.learning_rate,
+    )
+
+
+KIND = TopologyKind("parameter_server", __doc__, compose, Options, agents=("dqn", "sarsa"), defaults=parts.ON_PROCESSES)

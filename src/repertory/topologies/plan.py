@@ -1,4 +1,4 @@
-"""What a run is: agent, environment, topology and counts, resolved; nothing of how its workers are hosted."""
+"""What a run is: agent, environment, topology and counts; and what one worker is built with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from repertory.topologies.graph import Topology, TopologyKind, Worker
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides what the roles do. It travels to every process, which makes agent and topology anew."""
+    """Everything that decides what the roles do. Each process gets a copy and makes agent and topology from it."""
 
     environment: str
     environment_options: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Plan:
     spec: EnvironmentSpec
     agent_kind: AgentKind
     options: Any
-    """Of the agent."""
+    """The agent's options."""
     topology_kind: TopologyKind
     topology: Any
     """The topology's own options."""
@@ -53,7 +53,7 @@ class Plan:
     network: NetworkOptions = field(default_factory=NetworkOptions)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what each process makes for itself; kinds that a program has registered travel whole."""
+        """Without what each process makes for itself; the kinds by value, since a program may have registered them."""
         own = {name: value for name, value in vars(self).items() if name not in ("agent", "structure")}
         kinds = {name: cloudpickle.dumps(own[name]) for name in ("agent_kind", "topology_kind")}
         return own | kinds
@@ -63,12 +63,11 @@ class Plan:
         vars(self).update({**state, **kinds})
 
     def compose(self) -> Topology:
-        """The workers and channels, not yet on any arrays."""
+        """The workers and channels, not yet bound to arrays."""
         return self.topology_kind.compose(self, self.topology)
 
     @cached_property
     def agent(self) -> Agent:
-        """As each process makes it for itself."""
         return self.agent_kind.make(self.options, self.network, self.spec, self.threads)
 
     @cached_property
@@ -77,12 +76,12 @@ class Plan:
         return jax.eval_shape(self.agent.init, 0)
 
     def size(self) -> int:
-        """Numbers of the weight vector."""
+        """Length of the weight vector."""
         return self.agent.layout.size
 
     @property
     def large(self) -> bool:
-        """Whether the network convolves, so that an update is worth several threads."""
+        """Whether the network convolves, so that several threads speed up an update."""
         return choose_kind(self.network, self.spec.observation).convolves
 
     @property
@@ -97,69 +96,66 @@ class Plan:
 
     @property
     def q(self) -> QLearningOptions:
-        """The options of an agent that learns values from a replay."""
+        """Options of an agent that learns from a replay."""
         assert isinstance(self.options, QLearningOptions)
         return self.options
 
     @property
     def critic(self) -> ActorCriticOptions:
-        """The options of an agent that learns from unrolls."""
+        """Options of an agent that learns from unrolls."""
         assert isinstance(self.options, ActorCriticOptions)
         return self.options
 
     @property
     def environments(self) -> int:
-        """All environments that are learned from."""
+        """Training environments of all actors."""
         return self.actors * self.envs_per_actor
 
     @property
     def state_size(self) -> int:
-        """Numbers of the recurrent state of each environment."""
+        """Size of each environment's recurrent state."""
         return 2 * self.network.lstm_size if self.unrolled else 0
 
     def pacing(self, workers: int = 1) -> Pacing:
-        """How much is learned from how much, by one of `workers` that share the steps."""
-        options = self.q
-        return Pacing(options.replay_ratio, options.batch_size, -(-options.learning_starts // workers))
+        """The replay ratio of one of `workers` learners that share the steps."""
+        return Pacing(self.q.replay_ratio, self.q.batch_size, -(-self.q.learning_starts // workers))
 
     def learning_rate(self, env_steps: int) -> float:
         options = self.options
-        if options.learning_rate_steps == 0:
-            return float(options.learning_rate)
-        return linear(options.learning_rate, options.learning_rate_end, options.learning_rate_steps, env_steps)
+        return _annealed(options.learning_rate, options.learning_rate_end, options.learning_rate_steps, env_steps)
 
     def importance(self, env_steps: int) -> float:
-        """β of prioritised replay."""
-        options = self.q
-        if options.importance_steps == 0:
-            return options.importance_exponent
-        return linear(options.importance_exponent, 1.0, options.importance_steps, env_steps)
+        """Importance exponent β of prioritised replay."""
+        return _annealed(self.q.importance_exponent, 1.0, self.q.importance_steps, env_steps)
 
     def entropy(self, env_steps: int) -> float:
-        """The entropy coefficient."""
-        options = self.critic
-        if options.entropy_steps == 0:
-            return options.entropy
-        return linear(options.entropy, options.entropy_end, options.entropy_steps, env_steps)
+        """Entropy coefficient."""
+        return _annealed(self.critic.entropy, self.critic.entropy_end, self.critic.entropy_steps, env_steps)
+
+
+def _annealed(start: float, end: float, steps: int, env_steps: int) -> float:
+    """Linearly from `start` to `end` over `steps` env steps; constant if `steps` is 0."""
+    return linear(start, end, steps, env_steps) if steps else float(start)
 
 
 @dataclass
 class Context:
-    """One worker's; `await_others` rests for a moment inside a pause, and says whether to wait on (None = in one thread
-    nobody else runs meanwhile)."""
+    """What one worker is built with."""
 
     plan: Plan
     worker: Worker
     stats: WorkerStats
     epoch: int = 0
-    """Equal for all that were started together, and different at each start."""
+    """Number of the start: equal for all workers that were started together."""
     spare: Sequence[int] = ()
-    """Cores where a learner may have something computed beside its own."""
+    """Cores where a learner's second thread may compute."""
     dismissed: Callable[[], bool] = lambda: False
+    """Whether the run is to stop."""
     await_others: Callable[[], bool] | None = None
+    """Sleeps for a moment inside a pause, and says whether to wait on; None = all workers share one thread."""
     watch: Stopwatch | Unwatched = field(default_factory=Unwatched)
     made: dict[Any, Environments] | None = None
-    """Environments that outlive their worker, where workers are made anew in one process."""
+    """Environments that are used again when a worker is built again in the same process."""
 
     @property
     def rank(self) -> int:
@@ -171,43 +167,37 @@ class Context:
 
     @property
     def start(self) -> int:
-        """How often this worker was started, and its environments anew."""
+        """How often this worker or its environments were started."""
         return int(self.stats.row["starts"])
 
     def key(self) -> jax.Array:
-        """For what JAX samples, different at each start."""
+        """A random key for JAX, different at each start."""
         return jax.random.fold_in(jax.random.key(self.plan.seed), 1000 * self.rank + self.start)
 
     def environments(self, count: int, rank: int, *, next_step: bool = False) -> Environments:
-        """So many to learn from; with `next_step` an episode's end takes a step of its own."""
-        plan = self.plan
-        return self._made((rank, next_step), count, plan.environment_options, rank, next_step)
+        """Training environments; with `next_step` a reset takes a step of its own."""
+        return self._make(count, self.plan.environment_options, rank, next_step)
 
     def evaluation_environments(self, rank: int) -> Environments:
-        """To be scored in; `rank` is one that no actor has."""
-        plan = self.plan
-        return self._made((rank, False), plan.eval_episodes, plan.evaluation_options, rank, False)
+        """`rank` is one that no actor has."""
+        return self._make(self.plan.eval_episodes, self.plan.evaluation_options, rank, False)
 
-    def _made(self, key: Any, count: int, options: Any, rank: int, next_step: bool) -> Environments:
-        found = None if self.made is None else self.made.get(key)
-        if found is None:
+    def _make(self, count: int, options: Any, rank: int, next_step: bool) -> Environments:
+        made, key = {} if self.made is None else self.made, (rank, next_step)
+        if key not in made:
             name = self.plan.environment
-            found = factory.make(name, count, options=options, worker=rank, next_step_autoreset=next_step)
-            if self.made is not None:
-                self.made[key] = found
-        found.report_to(self.stats.row["place"])
-        return found
+            made[key] = factory.make(name, count, options=options, worker=rank, next_step_autoreset=next_step)
+        made[key].report_to(self.stats.row["place"])
+        return made[key]
 
     def begin(self, actor: Actor) -> None:
-        """Episodes from seeds that no start of this or another actor has had; none is left half open."""
-        seeds = factory.seeds(
-            self.plan.seed, actor.rank, actor.environments.count, self.start, self.stats.own_env_steps
-        )
+        """Begin episodes, from seeds that no start of any actor has had; running episodes end as truncated."""
+        count, env_steps = actor.environments.count, self.stats.own_env_steps
         actor.experience.interrupt(actor.lanes)
-        actor.restart(seeds)
+        actor.restart(factory.seeds(self.plan.seed, actor.rank, count, self.start, env_steps))
 
     def renew(self, actor: Actor) -> None:
-        """New environments for an actor whose old ones failed."""
+        """Make new environments for an actor whose environments failed."""
         unrolls = isinstance(actor.experience, UnrollWriter)
         actor.environments = self.environments(actor.environments.count, actor.rank, next_step=unrolls)
         self.begin(actor)

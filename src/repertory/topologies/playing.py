@@ -17,15 +17,15 @@ from repertory.topologies.options import Exploration
 from repertory.topologies.plan import Context, Plan
 
 CALLS_AHEAD = 2
-"""Calls of the learner that actors may be ahead, so that neither side waits for the other's bell."""
+"""Calls of the learner that actors may be ahead of it, so that neither waits to be woken."""
 FINAL_EPSILONS, FINAL_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
-"""Mnih et al. 2016: what ε is annealed to, drawn for each worker."""
+"""Mnih et al. 2016: the final ε, sampled for each worker, and the probabilities."""
 MayPlay = Callable[[], bool]
 Epsilon = Callable[[int], Callable[[int], float]]
 
 
 def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
-    """By the rank of an actor, its ε by env steps; a noisy network explores by itself."""
+    """By an actor's rank, its ε by env steps; a noisy network explores by itself."""
     agent, kind = plan.q, "same" if options is None else options.exploration
 
     def of(rank: int) -> Callable[[int], float]:
@@ -44,19 +44,19 @@ def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
 
 
 def steps_left(me: Context, owes: Callable[[], bool] = lambda: False) -> MayPlay:
-    """Whether an actor may play on: the run has steps left, and it owes no update for what it has played."""
+    """Whether an actor may play on: the run has steps left, and the worker `owes` no update for its steps."""
     stats, most = me.stats, me.plan.env_steps
     return lambda: not owes() and stats.env_steps < most
 
 
 def not_ahead(me: Context, wake_reader: Callable[[int], None]) -> MayPlay:
-    """Whether actors may play on: the learner keeps up, and the run has steps left; wakes whoever samples, if due.
+    """Whether actors may play on: the learner keeps up, and the run has steps left; wakes the sampler if due.
 
-    They may be some calls of the learner ahead, and each a step beyond.
+    Actors may be some calls of the learner ahead, and each a step beyond.
     """
     plan, options, stats = me.plan, me.plan.q, me.stats
-    ahead = (CALLS_AHEAD + bool(me.spare)) * options.updates_per_call  # a prefetch looks at one batch more
-    most = 0  # env steps known to be allowed: what the learner has done is looked up only beyond them
+    ahead = (CALLS_AHEAD + bool(me.spare)) * options.updates_per_call  # the target prefetch needs one more batch
+    most = 0  # env steps known to be allowed; only beyond them the updates are read again
 
     def may_play() -> bool:
         nonlocal most
@@ -73,7 +73,7 @@ def not_ahead(me: Context, wake_reader: Callable[[int], None]) -> MayPlay:
 def local_policy(
     me: Context, weights: Weights, *, pull_period: int = 1, count: int = 0, values: bool = False
 ) -> Policy:
-    """Greedy actions by a copy of the weights, for so many environments, or for the worker's own."""
+    """Greedy actions by a copy of the weights, for `count` environments, or for the worker's own."""
     plan = me.plan
     policy = LocalPolicy(
         me.agent,
@@ -109,15 +109,15 @@ def lane_actor(
 
 
 def started(me: Context, actor: Actor) -> Actor:
-    """Its episodes have begun."""
+    """The actor, after its episodes have begun."""
     me.begin(actor)
     return actor
 
 
-def sampling_policy(me: Context, weights: Weights, index: int, environments: int, *, caches: bool = False) -> Any:
+def sampling_policy(me: Context, weights: Weights, *, caches: bool = False) -> SamplingPolicy:
     """Actions sampled from the policy, by a copy of the weights."""
-    streams = {"seed": me.plan.seed, "rank": index, "start": me.start}
-    return SamplingPolicy(me.agent, weights, environments, me.stats, caches=caches, **streams)
+    streams = {"seed": me.plan.seed, "rank": me.rank, "start": me.start}
+    return SamplingPolicy(me.agent, weights, me.plan.envs_per_actor, me.stats, caches=caches, **streams)
 
 
 def unroll_actor(
@@ -126,27 +126,28 @@ def unroll_actor(
     index: int,
     policy: Any,
     *,
-    states: Callable[[], Any],
+    states: Callable[[], Any] | None = None,
     reader: Callable[[int], int] = lambda _: 0,
     may_play: MayPlay = lambda: True,
 ) -> Actor:
     """Plays one group of environments, by its index among all groups, and writes unrolls.
 
-    `states` gives the recurrent states of now; `reader` says by the number of unrolls handed over who gets the next.
+    `states` gives the current recurrent states, by default the policy's. `reader` gives the learner of the next unroll,
+    by the number of unrolls that were handed over.
     """
-    plan, storage = me.plan, unrolls.storage
+    storage = unrolls.storage
     own = storage.filled[index * storage.depth : (index + 1) * storage.depth]
     writer = UnrollWriter(
         storage,
         index,
         begin_unroll=policy.pull,
-        states=states,
+        states=states or (lambda: policy.states),
         reader=lambda: reader(int(own.sum())),
         ring=unrolls.ring,
         dropped=lambda: me.stats.count("dropped_unrolls"),
     )
-    left = steps_left(me)
     policy.pull()
+    allowed = steps_left(me, lambda: not may_play())
     actor = Actor(
         me.environments(storage.environments, index, next_step=True),
         policy,
@@ -154,27 +155,20 @@ def unroll_actor(
         me.stats,
         lambda _: 0.0,
         first_lane=0,
-        seed=plan.seed,
+        seed=me.plan.seed,
         rank=index,
         watch=me.watch,
         start=me.start,
-        may_play=lambda: left() and may_play(),
-        may_ask=lambda: left() and may_play(),
+        may_play=allowed,
+        may_ask=allowed,
     )
     return started(me, actor)
 
 
-def asking_policy(
-    me: Context, requests: InferenceAsker, index: int, environments: int, server: Callable[[], int]
-) -> Any:
-    """No network: asks the server of this rank for every action."""
-    return RemotePolicy(requests, index, environments, me.stats, server)
-
-
-def asking_groups(
+def requesting_actors(
     me: Context,
-    written: UnrollPort,
-    asked: InferenceAsker,
+    unrolls: UnrollPort,
+    requests: InferenceAsker,
     groups: int,
     *,
     server: Callable[[int], int] = lambda _: 0,
@@ -183,11 +177,11 @@ def asking_groups(
 ) -> list[Actor]:
     """Actors without a network, one for each group of a worker's environments: one plays while the others wait.
 
-    `server` says by a group's index who replies, `reader` who learns from its next unroll.
+    By a group's index, `server` gives the inference server, and `reader` the learner of the next unroll.
     """
     actors = []
     for index in range(me.rank * groups, (me.rank + 1) * groups):
-        policy = asking_policy(me, asked, index, written.storage.environments, partial(server, index))
-        states, own_reader = partial(asked.states, index), partial(reader, index)
-        actors.append(unroll_actor(me, written, index, policy, states=states, reader=own_reader, may_play=may_play))
+        policy = RemotePolicy(requests, index, unrolls.storage.environments, me.stats, partial(server, index))
+        states, own_reader = partial(requests.states, index), partial(reader, index)
+        actors.append(unroll_actor(me, unrolls, index, policy, states=states, reader=own_reader, may_play=may_play))
     return actors

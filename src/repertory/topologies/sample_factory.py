@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from repertory.channels.mailbox import InferenceAsker, InferenceServerPort
 from repertory.channels.slots import UnrollPort
-from repertory.channels.snapshot import Owner
 from repertory.limits import NonNegative, Positive
 from repertory.roles.actor import Actor
-from repertory.roles.ports import Publisher, Role, Weights
+from repertory.roles.ports import Role, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
 from repertory.topologies.options import CentralInference
 from repertory.topologies.plan import Context, Plan
 
@@ -35,42 +35,23 @@ def compose(plan: Plan, options: Options) -> Topology:
     weights = parts.weights_channel(plan, "after every batch")
     learned = parts.learner_state(plan)
 
-    def rollout_worker(me: Context, written: UnrollPort, asked: InferenceAsker) -> list[Actor]:
-        return playing.asking_groups(me, written, asked, groups, server=lambda index: index % servers)
+    def rollout_worker(me: Context, unrolls: UnrollPort, requests: InferenceAsker) -> list[Actor]:
+        """Steps one group of environments while the others wait for actions."""
+        return playing.requesting_actors(me, unrolls, requests, groups, server=lambda index: index % servers)
 
-    def policy_worker(me: Context, asked: InferenceServerPort, newest: Weights) -> Role:
-        return parts.inference_server(me, asked, newest, options, most=-(-writers // servers))
+    def policy_worker(me: Context, requests: InferenceServerPort, newest: Weights) -> Role:
+        """Replies to the groups that wait, with the newest weights."""
+        return parts.inference_server(me, requests, newest, options, most=-(-writers // servers))
 
-    def learner(me: Context, read: UnrollPort, published: Publisher, state: Owner) -> Role:
-        batches = parts.unroll_batches(me, read, slots, max_policy_lag=options.max_policy_lag)
-        return parts.learner(me, batches, published, state)
-
+    learner = partial(parts.unroll_learner, slots=slots, max_policy_lag=options.max_policy_lag)
+    played: Ports = {"unrolls": unrolls.writer, "requests": requests.asker}
+    replied: Ports = {"requests": requests.server, "newest": weights.reader}
+    learns: Ports = {"unrolls": unrolls.reader, "weights": weights.writer, "learned": learned.owner}
     return Topology(
         workers=(
-            Workers(
-                "rollout_worker",
-                plan.actors,
-                rollout_worker,
-                {"written": unrolls.writer, "asked": requests.asker},
-                does="steps one group of environments while the others wait for actions",
-                kind="play",
-            ),
-            Workers(
-                "policy_worker",
-                servers,
-                policy_worker,
-                {"asked": requests.server, "newest": weights.reader},
-                does="replies to the groups that wait, with the newest weights",
-                kind="infer",
-                synchronous=True,
-            ),
-            Workers(
-                "learner",
-                1,
-                learner,
-                {"read": unrolls.reader, "published": weights.writer, "state": learned.owner},
-                does="learns from unrolls; drops those beyond --topology.max-policy-lag",
-            ),
+            Workers("rollout_worker", plan.actors, rollout_worker, played, kind="play"),
+            Workers("policy_worker", servers, policy_worker, replied, kind="infer"),
+            Workers("learner", 1, learner, learns),
             parts.evaluator(plan),
         ),
         weights=weights,
@@ -80,11 +61,4 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind(
-    name="sample_factory",
-    summary="Sample Factory: two groups of environments a worker, one plays while one waits (Petrenko et al. 2020)",
-    compose=compose,
-    options=Options,
-    agents=("appo", "impala"),
-    defaults=parts.ON_PROCESSES,
-)
+KIND = TopologyKind("sample_factory", __doc__, compose, Options, agents=("appo", "impala"), defaults=parts.ON_PROCESSES)

@@ -10,8 +10,8 @@ from repertory.channels.snapshot import Owner
 from repertory.errors import UserError
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
-from repertory.topologies.graph import Topology, TopologyKind, Workers
-from repertory.topologies.options import Asked, TopologyOptions
+from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
+from repertory.topologies.options import Run, TopologyOptions
 from repertory.topologies.plan import Context, Plan
 
 
@@ -21,11 +21,11 @@ class Options(TopologyOptions):
 
     one_actor: ClassVar[bool] = True
 
-    def check(self, asked: Asked) -> None:
-        if asked.actors > 1:
+    def check(self, run: Run) -> None:
+        if run.actors > 1:
             raise UserError(
-                f"topology {asked.topology_name!r} has one actor, not {asked.actors}: for more environments give "
-                f"--envs-per-actor, for more processes --topology collectors --actors {asked.actors}"
+                f"topology {run.topology_name!r} has one actor, not {run.actors}: for more environments give "
+                f"--envs-per-actor, for more processes --topology collectors --actors {run.actors}"
             )
 
 
@@ -38,44 +38,29 @@ def compose(plan: Plan, options: Options) -> Topology:  # noqa: ARG001
     def agent(
         me: Context, written: LaneWriter, read: LaneReader, published: Publisher, newest: Weights, state: Owner
     ) -> list[Role]:
+        """Plays its environments ε-greedily, stores their steps, samples batches and learns from them."""
         batches = parts.sampler(me, read, alone=True)
         learner = parts.learner(me, batches, published, state)
         policy = playing.local_policy(me, newest)
-        owes = batches.owed if plan.q.replay else lambda: False  # an update may wait for steps that are to be played
+        owes = batches.owed if plan.q.replay else lambda: False  # without a replay, an update may wait for more steps
         actor = playing.lane_actor(me, written, policy, playing.steps_left(me, owes), epsilon(0))
         return [playing.started(me, actor), learner]
 
+    ports: Ports = {
+        "written": experience.writer,
+        "read": experience.reader,
+        "published": weights.writer,
+        "newest": weights.reader,
+        "state": learned.owner,
+    }
     return Topology(
-        workers=(
-            Workers(
-                "agent",
-                1,
-                agent,
-                {
-                    "written": experience.writer,
-                    "read": experience.reader,
-                    "published": weights.writer,
-                    "newest": weights.reader,
-                    "state": learned.owner,
-                },
-                does="plays its environments ε-greedily, stores their steps, samples batches and learns from them",
-                kind="play",
-            ),
-            parts.evaluator(plan),
-        ),
+        workers=(Workers("agent", 1, agent, ports, kind="play"), parts.evaluator(plan)),
         weights=weights,
         learned=learned,
         steps_per_update=parts.steps_per_update(plan),
         epsilon=epsilon,
         pacing=plan.pacing(),
-        updates_per_call=plan.q.updates_per_call,
     )
 
 
-KIND = TopologyKind(
-    name="single",
-    summary="one worker that acts, stores and learns in turn",
-    compose=compose,
-    options=Options,
-    agents=("dqn", "rainbow", "sarsa"),
-)
+KIND = TopologyKind("single", __doc__, compose, Options, agents=("dqn", "rainbow", "sarsa"))
