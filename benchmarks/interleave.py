@@ -95,34 +95,34 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
             "calls_per_s",
             "prioritised replay, sample + priority update",
         ),
-        "company-learner": Contest(
+        "collectors-learner": Contest(
             {
-                "ours, 1 collector": [ours, str(HERE / "company_speed.py"), "learner", "--actors", "1"],
+                "ours, 1 collector": [ours, str(HERE / "collectors_speed.py"), "learner", "--actors", "1"],
                 "stable-baselines3": [*sb3, "w1"],
             },
             "updates_per_s",
             "CartPole-v1, MLP 120-84, batch 128, replay ratio 128: collectors and learner in processes of their own",
         ),
-        "company-collect": Contest(
-            {"ours, 1 collector": [ours, str(HERE / "company_speed.py"), "collect", "--actors", "1"]},
+        "collectors-collect": Contest(
+            {"ours, 1 collector": [ours, str(HERE / "collectors_speed.py"), "collect", "--actors", "1"]},
             "env_steps_per_s",
             "CartPole-v1, 512 environments, batch 128, replay ratio 1",
         ),
-        "company-busy": Contest(
+        "collectors-busy": Contest(
             {
-                f"ours, {actors} collectors": [ours, str(HERE / "company_speed.py"), "busy", "--actors", str(actors)]
+                f"ours, {actors} collectors": [ours, str(HERE / "collectors_speed.py"), "busy", "--actors", str(actors)]
                 for actors in (1, 2)
             },
             "env_steps_per_s",
             "repertory/SlowCartPole-v1, busy_s=0.005, one environment a collector",
         ),
-        "company-slow": Contest(
+        "collectors-slow": Contest(
             {
                 **{
                     f"{who}, {actors}": [ours, *words, "--actors", str(actors)]
                     for actors in (1, 4, 16, 64)
                     for who, words in {
-                        "ours": (str(HERE / "company_speed.py"), "slow"),
+                        "ours": (str(HERE / "collectors_speed.py"), "slow"),
                         "the environments alone": (str(HERE / "bare_environments.py"),),
                     }.items()
                 },
@@ -141,7 +141,7 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
             "updates_per_s",
             "Pong, Nature network, batch 32, one update a step: gradient steps/s",
         ),
-        "pong-company": Contest(
+        "pong-dqn": Contest(
             {
                 "ours, 2 asynchronous workers": [*pong, *hogwild],
                 "ours, standard": pong,

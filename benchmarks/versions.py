@@ -26,11 +26,11 @@ PONG = "pong_speed.py --seconds 25 --replay-ratio 32 --threads 1"
 ROWS = {
     "learner, 16 environments": ("learner_speed.py --environments 16", "updates_per_s"),
     "learner, 1 environment": ("learner_speed.py --environments 1", "updates_per_s"),
-    "company-learner": ("company_speed.py learner --actors 1", "updates_per_s"),
-    "company-collect": ("company_speed.py collect --actors 1", "env_steps_per_s"),
-    "company-slow, 1": ("company_speed.py slow --actors 1", "env_steps_per_s"),
-    "company-slow, 16": ("company_speed.py slow --actors 16", "env_steps_per_s"),
-    "company-slow, 64": ("company_speed.py slow --actors 64", "env_steps_per_s"),
+    "collectors-learner": ("collectors_speed.py learner --actors 1", "updates_per_s"),
+    "collectors-collect": ("collectors_speed.py collect --actors 1", "env_steps_per_s"),
+    "collectors-slow, 1": ("collectors_speed.py slow --actors 1", "env_steps_per_s"),
+    "collectors-slow, 16": ("collectors_speed.py slow --actors 16", "env_steps_per_s"),
+    "collectors-slow, 64": ("collectors_speed.py slow --actors 64", "env_steps_per_s"),
     "pong, single": (PONG, "updates_per_s"),
     "pong-asynchronous": (f"{PONG} --topology hogwild --actors 2", "updates_per_s"),
     "pong-unrolls, a3c": ("pong_unrolls.py --topology a3c --envs-per-actor 16 --seconds 30", "env_steps_per_s"),
@@ -54,7 +54,7 @@ BESIDE = ("startup_s", "pss_mb")
 def run(checkout: Path, words: str) -> dict[str, Any]:
     """The JSON line that a checkout's benchmark prints last."""
     if not (checkout / "src" / "repertory" / "channels").is_dir():
-        words = words.replace("--topology.", "--company.")
+        words = words.replace("--topology.", "--company.").replace("collectors_speed", "company_speed")
     script, *rest = words.split()
     command = [sys.executable, str(checkout / "benchmarks" / script), *rest]
     if script == "train":

@@ -147,7 +147,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train Pendulum-v1", "Pendulum-v1 has a continuous action space"),
         ("train CartPole-v1 --agent.epsilon-start 1.5", "--agent.epsilon-start must lie between 0 and 1, it is 1.5"),
         ("train CartPole-v1 --agent.epsilon-end -0.1", "--agent.epsilon-end must lie between 0 and 1, it is -0.1"),
-        ("train CartPole-v1 --agent.epsilon-start 0.1 --agent.epsilon-end 0.2", "lies above --agent.epsilon-start"),
+        ("train CartPole-v1 --agent.epsilon-start 0.1 --agent.epsilon-end 0.2", "is above --agent.epsilon-start"),
         ("train CartPole-v1 --seed -1", "--seed must lie between 0 and 4294967295, it is -1"),
         ("train CartPole-v1 --seed 4294967296", "--seed must lie between 0 and 4294967295, it is 4294967296"),
         ("train CartPole-v1 --agent.learning-rate nan", "--agent.learning-rate must be a finite number, not nan"),

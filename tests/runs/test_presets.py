@@ -43,7 +43,7 @@ CARTPOLE: dict[tuple[str, str], dict[str, Any]] = {
         "env_steps": 400_000, "eval_every": 2_500, "envs_per_actor": 8, "agent.learning_rate": 0.005,
         "agent.learning_rate_steps": 400_000, "agent.optimizer": "shared_rmsprop", "agent.optimizer_epsilon": 1.0,
         "agent.epsilon_steps": 20_000, "agent.loss": "squared", "topology.method": "n_step_q",
-        "topology.target_steps": 500, "topology.exploration": "drawn", "topology.update_steps": 5,
+        "topology.target_steps": 500, "topology.exploration": "sampled", "topology.update_steps": 5,
     },
     ("hogwild", "sarsa"): {"topology.method": "sarsa", "topology.target_steps": 500, "agent.sarsa": True},
     ("ga3c", "a3c"): {

@@ -111,7 +111,7 @@ class QLearningOptions:
             raise UserError("--agent.prioritized needs a replay; drop it or drop --agent.no-replay")
         if self.epsilon_end > self.epsilon_start:
             raise UserError(
-                f"--agent.epsilon-end {self.epsilon_end} lies above --agent.epsilon-start {self.epsilon_start}"
+                f"--agent.epsilon-end {self.epsilon_end} is above --agent.epsilon-start {self.epsilon_start}"
             )
 
 

@@ -60,7 +60,7 @@ ENTRIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "idle_s": ("float64", ()),
     "work": ("int64", ()),
 }
-KEPT = (
+SAVED = (
     "starts", "env_steps", "updates", "gradients", "dropped_stale", "dropped_outlier", "skipped", "bytes_sent",
     "episodes", "dropped_unrolls", "samples",
 )  # fmt: skip
@@ -108,10 +108,10 @@ class Counters(Channel):
         return dict(json.loads(self.arrays["note"][worker, :size].tobytes())) if size else {}
 
     def state(self) -> dict[str, Any]:
-        return {name: self.arrays[name].copy() for name in KEPT}
+        return {name: self.arrays[name].copy() for name in SAVED}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        for name in KEPT:
+        for name in SAVED:
             self.arrays[name][:] = state[name]
 
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:

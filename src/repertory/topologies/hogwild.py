@@ -36,7 +36,7 @@ ALWAYS = 1 << 62
 class Options(PulledWeights, LearningWorkers):
     """Options of workers that update one shared weight vector without locks."""
 
-    exploration: Epsilons = "drawn"
+    exploration: Epsilons = "sampled"
     method: Literal["one_step_q", "n_step_q", "sarsa", "replay"] = "one_step_q"
     """Learn by one-step Q, n-step Q or Sarsa from steps as they come, or from batches of a replay per worker."""
     update_steps: Positive[int] = 5

@@ -105,7 +105,7 @@ def need_one_update_per_batch(run: Run) -> None:
         raise UserError("--agent.epochs and --agent.minibatches above 1 need one learner, who alone makes the updates")
 
 
-Epsilons = Literal["same", "ladder", "drawn"]
+Epsilons = Literal["same", "ladder", "sampled"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Exploration(TopologyOptions):
     """Epsilon-greedy exploration of several actors."""
 
     exploration: Epsilons = "same"
-    """Epsilon of each actor: `same`, `ladder` (fixed ones, Ape-X), or `drawn` (anneals to one sampled of three)."""
+    """Epsilon of each actor: `same`, `ladder` (fixed ones, Ape-X), or `sampled` (anneals to one of three)."""
     ladder_base: Share[float] = 0.4
     """Epsilon of the ladder's first actor; actor i of N has base ** (1 + exponent · i / (N - 1))."""
     ladder_exponent: NonNegative[float] = 7.0

@@ -36,7 +36,7 @@ def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
             rate = ladder(options.ladder_base, options.ladder_exponent, rank, plan.actors)
             return lambda _: rate
         end = agent.epsilon_end
-        if kind == "drawn":
+        if kind == "sampled":
             end = float(generator(plan.seed, rank, 4).choice(FINAL_EPSILONS, p=FINAL_CHANCES))
         return partial(linear, agent.epsilon_start, end, agent.epsilon_steps)
 

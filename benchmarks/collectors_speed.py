@@ -1,9 +1,9 @@
 """Speed of collectors in processes of their own, while learning; prints one JSON line.
 
-    python benchmarks/company_speed.py slow --actors 16      # 5 ms of latency a step, 1 update of 128 per 16 steps
-    python benchmarks/company_speed.py busy --actors 2       # 5 ms of computing a step
-    python benchmarks/company_speed.py learner --actors 1    # CartPole, replay ratio 128: as fast as the learner can
-    python benchmarks/company_speed.py collect --actors 1    # CartPole, replay ratio 1: as fast as collectors can
+    python benchmarks/collectors_speed.py slow --actors 16      # 5 ms of latency a step, 1 update of 128 per 16 steps
+    python benchmarks/collectors_speed.py busy --actors 2       # 5 ms of computing a step
+    python benchmarks/collectors_speed.py learner --actors 1    # CartPole, replay ratio 128: as fast as the learner can
+    python benchmarks/collectors_speed.py collect --actors 1    # CartPole, replay ratio 1: as fast as collectors can
 
 Rates are those between the first third of the time and its end, so that start-up and compiling do not count.
 """
