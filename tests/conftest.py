@@ -36,8 +36,14 @@ LONG = (
     "test_training",
 )
 
+SLOW = {"engines", "runs", "studies", "topologies", "test_target_prefetch", "test_actor_critic", "test_networks"}
+"""Folders and files that `make quick` leaves out."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps the order within a file."""
+    for item in items:
+        if SLOW & {item.path.parent.name, item.path.stem}:
+            item.add_marker("slow")
     place = {name: index for index, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
