@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machines import CUTS, Machine, Pair, assert_same
-from repertory.channels.counters import ENTRIES, KEPT, NOTE_BYTES, RECENT, Counters, GroupStats
+from repertory.channels.counters import ENTRIES, SAVED, NOTE_BYTES, RECENT, Counters, GroupStats
 
 WORKERS = 3
 
@@ -185,5 +185,5 @@ def test_restart_keeps_what_a_checkpoint_keeps() -> None:
     for name in ENTRIES:
         assert_same(counters.arrays[name], other.arrays[name])
     kept = {name for name in ENTRIES if counters.arrays[name].any()}
-    assert kept == {"env_steps", "updates", "gradients", "episodes", "samples"} <= set(KEPT)
+    assert kept == {"env_steps", "updates", "gradients", "episodes", "samples"} <= set(SAVED)
     assert counters.read_note(1) == {}

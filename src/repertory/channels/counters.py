@@ -288,27 +288,38 @@ class WorkerStats:
 
     def loss(self, loss: Any, entropy: Any = 0.0, value: Any = 0.0) -> None:
         """Losses of one or several updates, with the policy's entropy and the mean absolute value of each."""
-        self._add("losses", loss_sum=loss, entropy_sum=entropy, value_sum=value)
+        losses, entropies, values = np.asarray(loss), np.asarray(entropy), np.asarray(value)
+        if losses.size > 1:
+            self._add_finite("losses", loss_sum=losses, entropy_sum=entropies, value_sum=values)
+            return
+        one, its_entropy, its_value = losses.item(), entropies.item(), values.item()
+        if math.isfinite(one) and math.isfinite(its_entropy) and math.isfinite(its_value):
+            table, at = self.table, self.worker  # plain numbers are faster: some workers learn from every single step
+            table["loss_sum"][at] += one
+            table["entropy_sum"][at] += its_entropy
+            table["value_sum"][at] += its_value
+            table["losses"][at] += 1
 
     def gradient_norm(self, norm: Any, limit: float) -> None:
         """Norms of the gradients of one or several updates, before clipping to `limit`; 0 = no clipping."""
         norms = np.asarray(norm)
-        self._add("norms", norm_sum=norms, clipped=(norms > limit) & (limit > 0))
+        if norms.size > 1:
+            self._add_finite("norms", norm_sum=norms, clipped=(norms > limit) & (limit > 0))
+            return
+        one = norms.item()
+        if math.isfinite(one):
+            table, at = self.table, self.worker
+            table["norm_sum"][at] += one
+            table["clipped"][at] += 0 < limit < one
+            table["norms"][at] += 1
 
-    def _add(self, count: str, **numbers: Any) -> None:
-        """Add up one or several numbers under each name, but for those beside which one is not finite."""
-        table, at, arrays = self.table, self.worker, [np.asarray(number) for number in numbers.values()]
-        if arrays[0].size == 1:  # by plain numbers, several times as fast: some workers learn from every single step
-            sums, added = [array.item() for array in arrays], 1
-            if not all(map(math.isfinite, sums)):
-                return
-        else:
-            several = np.array(arrays, np.float64).reshape(len(arrays), -1)
-            finite = several[:, np.isfinite(several).all(axis=0)]
-            sums, added = finite.sum(axis=1).tolist(), finite.shape[1]
-        for name, total in zip(numbers, sums, strict=True):
-            table[name][at] += total
-        table[count][at] += added
+    def _add_finite(self, count: str, **numbers: Any) -> None:
+        """Add up the numbers under each name, but for those beside which one is not finite."""
+        several = np.array(list(numbers.values()), np.float64).reshape(len(numbers), -1)
+        finite = several[:, np.isfinite(several).all(axis=0)]
+        for name, total in zip(numbers, finite.sum(axis=1).tolist(), strict=True):
+            self.row[name] += total
+        self.row[count] += finite.shape[1]
 
 
 class GroupStats:

@@ -56,12 +56,13 @@ class Sample(NamedTuple):
 
     def split(self, updates: int) -> Sample:
         """The same as `updates` batches; weights are scaled so that each batch's largest is 1."""
-        batches = self._map(lambda x: x.reshape(updates, -1, *x.shape[1:]))
+        rows = [None if x is None else x.reshape(updates, -1, *x.shape[1:]) for x in self]
+        batches = Sample(*rows)  # type: ignore[arg-type]
         return batches._replace(weight=batches.weight / batches.weight.max(axis=1, keepdims=True))
 
     def batch(self) -> Sample:
         """The only batch of a sample that was split into one."""
-        return self._map(lambda x: x[0])
+        return Sample(*[None if x is None else x[0] for x in self])  # type: ignore[arg-type]
 
     def flat(self) -> Sample:
         """The inverse of `split`, but for the scale of the weights."""
