@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machines import CUTS, Machine, Pair, assert_same
-from repertory.channels.counters import ENTRIES, SAVED, NOTE_BYTES, RECENT, Counters, GroupStats
+from repertory.channels.counters import ENTRIES, NOTE_BYTES, RECENT, SAVED, Counters, GroupStats
 
 WORKERS = 3
 
