@@ -69,8 +69,17 @@ class Record:
         self.returns[actors] += step.reward.reshape(len(actors), -1)
 
     def _append(self, lanes: NDArray[np.int64], move: Move, step: Step) -> None:
-        ends, seen = (step.terminated, step.truncated), (step.observation, step.mask)
-        self.experience.append(lanes, move.actions, step.reward, *ends, *seen, move.version, move.extras)
+        self.experience.append(
+            lanes,
+            move.actions,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            step.observation,
+            step.mask,
+            move.version,
+            move.extras,
+        )
 
     def _append_stepped(self, lanes: NDArray[np.int64], move: Move, step: Step) -> int:
         """Only environments that were stepped, not those that were only reset; returns how many were."""

@@ -172,7 +172,7 @@ def sampler(me: Context, steps: LaneReader, *, alone: bool = False) -> BatchSamp
         (lambda: stats.own_env_steps) if alone else (lambda: stats.env_steps),
         seed=plan.seed,
         start=me.start - 1,
-        ring=steps.wake_writers,
+        ring=(lambda: None) if alone else steps.wake_writers,
     )
     found.pacing.updates = stats.updates
     return found

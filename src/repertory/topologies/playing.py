@@ -43,9 +43,11 @@ def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
     return of
 
 
-def steps_left(me: Context, owes: Callable[[], bool] = lambda: False) -> MayPlay:
+def steps_left(me: Context, owes: Callable[[], bool] | None = None) -> MayPlay:
     """Whether an actor may play on: the run has steps left, and the worker `owes` no update for its steps."""
     stats, most = me.stats, me.plan.env_steps
+    if owes is None:
+        return lambda: stats.env_steps < most
     return lambda: not owes() and stats.env_steps < most
 
 
