@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,11 +114,19 @@ class Event:
 class Supervisor:
     """Owns the processes; the shared memory belongs to the driver and outlives them.
 
-    `withdraw` takes back the evaluation that is under way, and says which it was. After an error has been raised,
-    `failed` is true, and no worker is started again.
+    `withdraw` takes back the evaluation that is under way, and says which it was. `mine` are the workers of this
+    machine, by their indices; None = all. After an error has been raised, `failed` is true, and no worker is started
+    again.
     """
 
-    def __init__(self, wiring: Wiring, block: Block, bells: list[Bell], withdraw: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        block: Block,
+        bells: list[Bell],
+        withdraw: Callable[[], str],
+        mine: Collection[int] | None = None,
+    ) -> None:
         self.plan, self.wiring, self.topology = wiring.plan, wiring, wiring.topology
         self.block, self.bells, self.withdraw = block, bells, withdraw
         self.counters, self.failed = wiring.counters.arrays, False
@@ -126,7 +134,9 @@ class Supervisor:
         self._cores = usable_cores()
         # Beginning with another core in each run, so that runs side by side do not all keep to the same ones.
         self._pinnable: list[int] = np.roll(pinnable_cores(), -os.getpid()).tolist()
-        self.watched = [Watched(each, wiring.group(each[0])) for each in processes_of(self.topology, self._cores)]
+        self._mine = mine
+        processes = processes_of(self.topology, self._cores, mine)
+        self.watched = [Watched(each, wiring.group(each[0])) for each in processes]
         self.events: list[Event] = []
         self._ended_servers: dict[int, str] = {}
         self.restarts, self._epoch = 0, 0
@@ -161,7 +171,7 @@ class Supervisor:
         return int(self.counters[name][watched.indices].sum())
 
     def _arguments(self, watched: Watched) -> WorkerArguments:
-        large = self.plan.large
+        where: Any = {"large": self.plan.large, "mine": self._mine}
         return WorkerArguments(
             self.plan,
             self.block,
@@ -170,9 +180,9 @@ class Supervisor:
             watched.report,
             watched.recovery,
             watched.epoch,
-            cores=cores_of(self.topology, watched.workers, self._pinnable, large=large),
-            spare=spare_cores(self.topology, self._pinnable, large=large),
-            niceness=niceness_of(self.topology, watched.workers, self._cores),
+            cores=cores_of(self.topology, watched.workers, self._pinnable, **where),
+            spare=spare_cores(self.topology, self._pinnable, **where),
+            niceness=niceness_of(self.topology, watched.workers, self._cores, self._mine),
             warnings=warning_level(),
         )
 
@@ -199,6 +209,13 @@ class Supervisor:
         self._hear_beats()
         alive = [index for watched in self.watched if watched.alive for index in watched.indices]
         return {index for index in alive if self._beats[index] > 0}
+
+    def absent(self) -> set[int]:
+        """Indices of workers that are neither here nor being started: none on one machine."""
+        return set()
+
+    def metrics(self) -> dict[str, float | int | None]:
+        return {}
 
     def check(self) -> None:
         """Check all processes once; restarts those that failed, or raises if one failed too often."""

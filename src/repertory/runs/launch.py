@@ -56,7 +56,7 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
     """The same without the agent, before JAX is started: enough to refuse what can't work."""
     options = resolve(check(options))
     for name in (options.environment, options.network.module):
-        if isinstance(name, Given) and options.engine == "processes":
+        if isinstance(name, Given) and options.engine != "inline":
             name.pickled()  # an object that can't be sent is refused here
     chosen = environment_options(options)
     scored = factory.evaluation_options(options.environment, chosen)
@@ -86,6 +86,8 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         heartbeat_s=options.heartbeat_s,
         restarts=options.restarts,
         network=options.network,
+        address=options.address,
+        insecure=options.insecure,
     )
 
 

@@ -105,6 +105,15 @@ def need_one_update_per_batch(run: Run) -> None:
         raise UserError("--agent.epochs and --agent.minibatches above 1 need one learner, who alone makes the updates")
 
 
+@dataclass(frozen=True)
+class OnMachines(TopologyOptions):
+    """Where workers are, on --engine ray."""
+
+    nodes: str = "all"
+    """Machines of the cluster that play: all, by their cores; far, all but the driver's; or their addresses, separated
+    by commas."""
+
+
 Epsilons = Literal["same", "ladder", "sampled"]
 
 
@@ -149,7 +158,7 @@ class PulledWeights(Exploration):
 
 
 @dataclass(frozen=True)
-class GradientWorkers(SentGradients, PulledWeights, LearningWorkers):
+class GradientWorkers(SentGradients, PulledWeights, OnMachines, LearningWorkers):
     """Workers that play, sample from a replay, and send gradients."""
 
     memory: Literal["local", "shared"] = "local"
