@@ -59,7 +59,7 @@ def _keeps_to_a_core(topology: Topology, process: Process) -> bool:
 
 
 def spare_cores(topology: Topology, cores: Sequence[int], *, large: bool) -> Sequence[int]:
-    """The cores beside the learner's own, if it has one."""
+    """All cores but the learner's own; none if it has no core of its own."""
     playing = [each for each in processes_of(topology, len(cores)) if topology.group(each[0].name).kind == "play"]
     alone = any(group.own_core for group in topology.workers) and not large
     return cores[:-1] if alone and len(playing) < len(cores) else ()

@@ -23,7 +23,7 @@ class Options(CentralInference):
     groups: Positive[int] = 2
     max_policy_lag: NonNegative[int] = 1000
     policy_workers: Positive[int] = 1
-    """Policy workers: processes that choose actions for the rollout workers."""
+    """Number of policy workers: processes that choose actions for the rollout workers."""
 
 
 def compose(plan: Plan, options: Options) -> Topology:
