@@ -2,8 +2,8 @@
 
     python benchmarks/bare_environments.py --actors 16
 
-A thread for each environment, in one process for each core: no policy, no memory, no learner. Whoever collects from
-few such environments can hardly make more steps a second than this, at that moment, on that machine.
+A thread for each environment, in one process for each core: no policy, no memory, no learner. A library that
+collects from few such environments can hardly make more steps a second than this, at that moment, on that machine.
 """
 
 from __future__ import annotations

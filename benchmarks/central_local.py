@@ -2,7 +2,7 @@
 
     python benchmarks/central_local.py --seconds 20 --repeats 3
 
-1, 2 and 4 actors with 8 environments each, on CartPole-v1 and Pong: env steps/s, milliseconds of an action's answer,
+1, 2 and 4 actors with 8 environments each, on CartPole-v1 and Pong: env steps/s, milliseconds until an action's reply,
 and policy lag in updates. Both topologies in turn, medians.
 """
 

@@ -1,9 +1,9 @@
 """Learning curves of several systems on one environment, one after the other; to `benchmarks/results/curves/`.
 
     python benchmarks/curves.py MinAtar/Breakout-v1 --env-steps 2000000
-    python benchmarks/curves.py repertory/TMaze-v1 --systems impala impala,core --target-score 0.95
+    python benchmarks/curves.py repertory/TMaze-v1 --systems impala impala,lstm --target-score 0.95
 
-Each system runs by its preset with `--actors 2` on the `processes` engine; `,core` adds an LSTM of 32.
+Each system runs by its preset with `--actors 2` on the `processes` engine; `,lstm` adds an LSTM of 32.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SYSTEMS = ("a3c", "ga3c", "impala", "seed_rl", "sample_factory")
 
 def train(environment: str, system: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run's evaluations."""
-    topology, _, core = system.partition(",")
-    changes: dict[str, Any] = {"network_options": {"lstm_size": 32}} if core else {}
+    topology, _, lstm = system.partition(",")
+    changes: dict[str, Any] = {"network_options": {"lstm_size": 32}} if lstm else {}
     if options.env_steps:
         changes["env_steps"] = options.env_steps
     if options.target_score is not None:

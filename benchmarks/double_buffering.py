@@ -4,9 +4,9 @@
     python benchmarks/double_buffering.py --groups 1
 
 `sample_factory` with one rollout worker whose environments wait 2 ms a step, one after the other, and a network
-that takes as long to answer, which is measured beforehand: then each side waits for the other, unless there are two
+that takes as long to reply, which is measured beforehand: then each side waits for the other, unless there are two
 groups. Most of it is an encoder that is not trained (`frozen_encoder.py`): learning from a step costs three times its
-answer otherwise, and on two cores the learner, not the waiting, would set the pace.
+reply otherwise, and on two cores the learner, not the waiting, would set the pace.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A network that is dear to answer with and cheap to learn with: an encoder that is not trained, and a small head.
+"""A network that is slow to act with and cheap to learn with: an encoder that is not trained, and a small head.
 
-As with an encoder trained elsewhere. It applies one matrix many times, so that an answer's time grows with the number
+As with an encoder trained elsewhere. It applies one matrix many times, so that a reply's time grows with the number
 of environments, as a convolution's does, and is not that of reading weights. How many times, `FROZEN_DEPTH` says.
 
-    python benchmarks/frozen_encoder.py --rows 4 --ms 8    # how many make an answer to 4 take 8 ms, on this machine
+    python benchmarks/frozen_encoder.py --rows 4 --ms 8    # how many make a reply to 4 take 8 ms, on this machine
 """
 
 from __future__ import annotations

@@ -88,9 +88,9 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
         ),
         "replay": Contest(
             {
-                f"{who} {spec}": [*command, "--spec", spec]
+                f"{side} {spec}": [*command, "--spec", spec]
                 for spec in ("small", "pixels")
-                for who, command in (("ours", replay), ("cpprb", cpprb))
+                for side, command in (("ours", replay), ("cpprb", cpprb))
             },
             "calls_per_s",
             "prioritised replay, sample + priority update",
@@ -119,9 +119,9 @@ def contests(ours: str, peer: str, replay_peer: str, rllib: str, factory: str) -
         "collectors-slow": Contest(
             {
                 **{
-                    f"{who}, {actors}": [ours, *words, "--actors", str(actors)]
+                    f"{side}, {actors}": [ours, *words, "--actors", str(actors)]
                     for actors in (1, 4, 16, 64)
-                    for who, words in {
+                    for side, words in {
                         "ours": (str(HERE / "collectors_speed.py"), "slow"),
                         "the environments alone": (str(HERE / "bare_environments.py"),),
                     }.items()

@@ -5,7 +5,7 @@
     python benchmarks/pong_unrolls.py --topology sample_factory
 
 The Nature network on 84 × 84 × 4; rates are those after the first quarter of the time. `cpu` is the share of the
-machine's cores that each role's processes used meanwhile, `rest` what nobody of ours used.
+machine's cores that each role's processes used meanwhile, `rest` what other processes or none used.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Cores:
             self._found["rest"] = round(1.0 - sum(self._found.values()), 3)
 
     def stop(self) -> dict[str, Any]:
-        """Shares by the names of the processes, which are those of their members."""
+        """Shares by the names of the processes, which are those of their workers."""
         self._done.set()
         self._thread.join(5.0)
         return self._found

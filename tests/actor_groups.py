@@ -19,7 +19,7 @@ from repertory.experience.lanes import FINAL
 from repertory.roles.actor import Actor
 
 LONG = {"replay_capacity": 40_000, "learning_starts": 30_000}
-"""Nobody waits for a learner, and nothing is overwritten."""
+"""No actor waits for a learner, and nothing is overwritten."""
 
 
 class LoneGroup:
@@ -46,7 +46,7 @@ class LoneGroup:
         self.threads.warm_up()
 
     def publish(self, version: int) -> NDArray[np.float32]:
-        """Weights that nobody has learned."""
+        """Weights that were not learned."""
         size = self.wiring.plan.size()
         weights = np.random.default_rng(version).normal(0, 0.5, size).astype(np.float32)
         channel_of(self.wiring, "weights").writer(Rank()).publish(version, weights)
@@ -76,7 +76,7 @@ class LoneGroup:
         return int(self.table["env_steps"].sum())
 
     def steps_in_lanes(self, rank: int) -> tuple[int, int]:
-        """Steps and ends that lie in the lanes of a collector."""
+        """Steps and ends in the lanes of a collector."""
         lanes, each = self.lanes, self.wiring.plan.envs_per_actor
         flags = [lanes.flags[lane, : lanes.head[lane]] for lane in range(rank * each, (rank + 1) * each)]
         finals = sum(int((found & FINAL != 0).sum()) for found in flags)

@@ -60,7 +60,7 @@ class Driver:
         return cls(place, "train", "CartPole-v1", "--topology", topology, *OPTIONS, *own, *words(OF_STAGE[at]))
 
     def signal(self, number: int, *, group: bool = False) -> bool:
-        """To the driver alone, or to everybody, as a terminal does; whether there was still a driver to hear it."""
+        """To the driver alone, or to its group, as a terminal does; whether there was still a driver to hear it."""
         if self.process.poll() is not None:
             return False
         (os.killpg if group else os.kill)(self.process.pid, number)
@@ -70,8 +70,8 @@ class Driver:
         """Its exit code."""
         return self.process.wait(timeout)
 
-    def everybody(self) -> list[psutil.Process]:
-        """All that live of its session, itself included."""
+    def alive(self) -> list[psutil.Process]:
+        """The living processes of its session, itself included."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -83,7 +83,7 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """The processes that were forked for its workers."""
-        servers = [process for process in self.everybody() if process.ppid() == self.process.pid]
+        servers = [process for process in self.alive() if process.ppid() == self.process.pid]
         return [worker for server in servers for worker in server.children()]
 
     def yields(self, *each: int) -> bool:
@@ -102,7 +102,7 @@ class Driver:
     def leftovers(self) -> list[str]:
         """What is left of it after the time it has."""
         end = time.monotonic() + GONE_S
-        while (left := self.everybody()) and time.monotonic() < end:
+        while (left := self.alive()) and time.monotonic() < end:
             time.sleep(0.05)
         shared = set(os.listdir("/dev/shm")) - self.shared_before
         return [f"process {one.pid}: {' '.join(one.cmdline())[:100]}" for one in left] + [
@@ -111,7 +111,7 @@ class Driver:
 
     def end(self) -> None:
         """Whatever is left, ended: for tests that fail."""
-        for process in self.everybody():
+        for process in self.alive():
             process.kill()
         self.process.wait(10)
 
@@ -186,7 +186,7 @@ def _lane_problems(saved: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
 def go_on(place: Path) -> list[str]:
     """`repertory resume` by 200 more steps; returns what was wrong."""
     run = place / "runs/run"
-    told = rows(run)  # none, if nobody had played a step
+    told = rows(run)  # none, if no step was played
     before = told[-1]["env_steps"] if told else 0
     stopped = result(run) if (run / "result.json").exists() else {"env_steps": 0, "updates": 0}
     total = stopped["env_steps"] + 200

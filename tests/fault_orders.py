@@ -10,7 +10,7 @@ from repertory.engines import worker_process
 
 ORDER = signal.SIGRTMIN + 5
 LAST_WORDS = threading.Event()
-"""Whoever writes down what was raised is left in peace."""
+"""A worker that writes its report is not interrupted."""
 
 
 def obey(signum: int, frame: Any) -> None:  # noqa: ARG001

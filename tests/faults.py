@@ -2,7 +2,7 @@
 
 Nothing in the product knows of this: the faults come from outside, between two looks of the supervisor. What each is:
 
-- exception: the environment raises, in roles that have one (collector, worker, thread, rank, actor, evaluator, ...);
+- exception: the environment raises, in roles that have one (collector, worker, replica, actor, evaluator, ...);
   others raise wherever they stand, by a signal whose handler they were given before they began, and again where
   a library took the first for a failure of its own and went on (JAX does when it reads its cache);
 - crash: SIGSEGV, what a fault in native code gives;
@@ -64,7 +64,7 @@ class Setting:
 
 
 HEARTBEAT_S, PATIENCE_S = 3.0, 60.0
-"""Silence that is a fault while somebody is stopped or hangs on purpose, and at any other time: some only compile."""
+"""Silence that is a fault while a worker is stopped or hangs on purpose, and at any other time: some only compile."""
 MEMORY = ("collector", "memory", "learner", "evaluator")
 CENTRAL = ("actor", "inference", "learner", "evaluator")
 SETTINGS = {
@@ -96,7 +96,7 @@ SETTINGS = {
     ),
 }
 UNROLLED = tuple(name for name, setting in SETTINGS.items() if setting.agent != "dqn" or name == "seed_rl-dqn")
-"""Those whose actors write unrolls or ask for actions."""
+"""Those whose actors write unrolls or request actions."""
 WRITING, READING = ("worker", "agent", "actor", "rollout_worker"), ("learner", "trainer")
 PLAYING = ("collector", "replica", *WRITING, "evaluator")
 SEVERAL = {*PLAYING, "predictor", "trainer"} - {"evaluator"}
@@ -230,7 +230,7 @@ class Saboteur:
         """In place of the supervisor's."""
         if self._under_way is None and self.waiting and self._due(self.waiting[0]):
             self._do(self.waiting.pop(0))
-        self.supervisor.plan = self._plan if self._awaits_silence else self._patient_plan
+        self.supervisor.plan = self._plan if self._awaits_silence else self._plan_for_compiling
         self._look()
         updates = self.driver.counters.updates
         self.lost_updates += max(0, self._updates - updates)
@@ -265,7 +265,7 @@ class Saboteur:
         return self._under_way is not None and self._under_way.fault.kind in ("stop", "hang")
 
     @property
-    def _patient_plan(self) -> Plan:
+    def _plan_for_compiling(self) -> Plan:
         return replace(self._plan, heartbeat_s=max(self._plan.heartbeat_s, PATIENCE_S))
 
     def _due(self, fault: Fault) -> bool:
@@ -273,7 +273,7 @@ class Saboteur:
         if isinstance(fault.moment, float):
             return passed >= fault.moment
         busy = self.driver.wiring.phase[0] == PAUSE if fault.moment == "saving" else self.driver.evaluating
-        ending = self.driver.counters.env_steps >= self.env_steps  # then nobody would see its repair
+        ending = self.driver.counters.env_steps >= self.env_steps  # then its repair would not be seen
         return passed >= 0 and bool(busy) and not ending
 
     def _do(self, fault: Fault) -> None:
@@ -286,12 +286,12 @@ class Saboteur:
             self._ordered = (watched.process, time.monotonic())
 
     def _watched(self, fault: Fault) -> Any:
-        everybody = self.supervisor.watched
+        processes = self.supervisor.watched
         wanted = (fault.role, fault.rank)
-        return next(one for one in everybody if wanted in [(worker.name, worker.rank) for worker in one.workers])
+        return next(one for one in processes if wanted in [(worker.name, worker.rank) for worker in one.workers])
 
     def _await_repair(self, harm: Harm) -> None:
-        """Repaired: there is an event, and everybody is there again and has worked since."""
+        """Repaired: there is an event, and all workers are there again and have worked since."""
         events = self.supervisor.events[harm.events :]
         named = [event for event in events if event.worker == str(self._watched(harm.fault))]
         if named and self.supervisor.ready:
@@ -320,7 +320,7 @@ class Saboteur:
 
     @contextmanager
     def _readers_held(self) -> Iterator[None]:
-        """Nobody learns for a moment, so that the unrolls that are played right after a repair are there to look at."""
+        """No learning for a moment, so that the unrolls that are played right after a repair are there to look at."""
         held = [one for one in self.supervisor.watched if self._unrolled and one.group.name in READING]
         for one in held:
             os.kill(one.process.pid, signal.SIGSTOP)
@@ -343,13 +343,13 @@ class Saboteur:
             self.problems += [f"slot {slot}: {problem}" for problem in slot_problems(wiring, slot)]
 
     def _expect_progress(self) -> None:
-        """Faults are over, yet nobody does anything: then something was lost that somebody waits for."""
+        """Faults are over, yet no worker does anything: then something was lost that a worker waits for."""
         done = self.driver.wiring.counters.total("work")
         if done != self._progress[0]:
             self._progress = (done, time.monotonic())
         elif time.monotonic() - self._progress[1] > FAULT_S:
             raise TimeoutError(
-                f"nobody has done anything for {FAULT_S} s at {self.driver.counters.env_steps} env steps"
+                f"no worker has done anything for {FAULT_S} s at {self.driver.counters.env_steps} env steps"
             )
 
     def _pace(self) -> None:
@@ -442,7 +442,7 @@ def _run_problems(outcome: Outcome, driver: Driver, saboteur: Saboteur) -> list[
 
 
 def update_problems(driver: Driver, lost: int, restarts: int) -> list[str]:
-    """Updates against steps, by the replay ratio; what a killed server or rank had not put away is not made again."""
+    """Updates against steps, by the replay ratio; what a killed server or replica had not saved is not made again."""
     plan, wiring, counters = driver.plan, driver.wiring, driver.counters
     names, table = {group.name for group in wiring.topology.workers}, wiring.counters.arrays
     ratio = plan.q.replay_ratio / plan.q.batch_size
@@ -478,7 +478,7 @@ def count_problems(driver: Driver, lost: int, restarts: int) -> list[str]:
     learned = (int(unrolls.freed.sum()) - int(table["dropped_stale"].sum())) // slots
     learned //= getattr(own, "learners", 1)
     most = (learned + restarts) * plan.critic.updates_per_batch
-    most *= slots if getattr(own, "adjust_from", ()) else 1  # who is no longer at work takes less at once
+    most *= slots if getattr(own, "adjust_from", ()) else 1  # a trainer that is no longer at work takes less at once
     fewest = learned * plan.critic.updates_per_batch - lost - 20 * restarts
     if not fewest - 1 <= counters.updates <= most + 1:
         problems.append(f"{counters.updates} updates of {learned} batches, {lost} seen lost")
@@ -520,7 +520,7 @@ def experience_problems(wiring: Wiring, *, live: bool = False) -> list[str]:
 
 
 def census_problems(wiring: Wiring) -> list[str]:
-    """After everybody has left: a slot is ready, or half written by a writer that was cut, or free."""
+    """After all workers have left: a slot is ready, or half written by a writer that was cut, or free."""
     unrolls, channel = unrolls_of(wiring), channel_of(wiring, "unrolls")
     filled, freed = (array.reshape(channel.writers, -1) for array in (unrolls.filled, unrolls.freed))
     ready, writing = filled - freed, unrolls.arrays["progress"] > 0

@@ -70,7 +70,7 @@ def policy_of(mailbox: InferenceMailbox, client: int, server: Callable[[], int] 
 
 
 class Echo:
-    """Replies with what it was asked, so that a reply that went astray shows."""
+    """Replies with the contents of the request, so that a reply that went astray shows."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

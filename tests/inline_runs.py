@@ -48,7 +48,7 @@ def inline_run(
     of: str | None = None,
     **wishes: Any,
 ) -> Driver:
-    """A driver of workers with a tiny network, built unless told otherwise; nobody has taken a turn.
+    """A driver of workers with a tiny network, built unless told otherwise; no worker has taken a turn.
 
     `own` are the topology's own options; `of` names the agent, by default the one that the topology is for.
     """
@@ -74,10 +74,10 @@ def host_of(driver: Driver) -> InlineHost:
 
 
 def roles(driver: Driver, kind: type[Any] | tuple[type[Any], ...]) -> list[Any]:
-    """All workers' roles of these kinds, in the order of ranks."""
+    """All workers' roles of these kinds, in the order of workers."""
     host = host_of(driver)
-    everybody = [role for _, turn in host._turns for role in turn] + host._evaluator
-    return [role for role in everybody if isinstance(role, kind)]
+    every = [role for _, turn in host._turns for role in turn] + host._evaluator
+    return [role for role in every if isinstance(role, kind)]
 
 
 def turns(driver: Driver) -> dict[str, list[Role]]:
@@ -97,12 +97,12 @@ def channel_of(wiring: Wiring, name: str) -> Any:
 
 
 def lanes_of(wiring: Wiring) -> LaneStorage:
-    """Everybody's lanes."""
+    """The lanes of all workers."""
     return next(channel for channel in wiring.topology.channels if isinstance(channel, Lanes)).storage()
 
 
 def unrolls_of(wiring: Wiring) -> UnrollStorage:
-    """Everybody's unrolls."""
+    """The unrolls of all workers."""
     return next(channel for channel in wiring.topology.channels if isinstance(channel, UnrollSlots)).storage()
 
 

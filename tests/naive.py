@@ -141,7 +141,7 @@ def make_spec(stack: int = 1, padding: Any = "repeat", masked: bool = True, dtyp
 
 
 def poisoned_lanes(spec: EnvironmentSpec, count: int, length: int) -> LaneStorage:
-    """LaneStorage whose unwritten slots hold what would show in any sample."""
+    """Lanes whose unwritten slots hold values that would show in any sample."""
     arrays = {}
     for name, field_ in LaneStorage.fields(spec, count, length).items():
         poison: Any = np.nan if field_.dtype == "float32" else 77

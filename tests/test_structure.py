@@ -76,15 +76,15 @@ def test_every_option_of_a_topology_is_read_by_topologies(name: str) -> None:
     unread = [
         item.name
         for item in fields(topologies.find(name).options)
-        if not re.search(rf"(?:options|self|asked\.topology)\.{item.name}\b", code)
+        if not re.search(rf"(?:options|self)\.{item.name}\b", code)
     ]
     assert unread == []
 
 
 def ways() -> dict[str, list[tuple[str, str]]]:
-    """The ways of one env step that the architecture stats tells: file and function of each hop."""
-    stats = (ROOT.parents[1] / "docs/architecture.md").read_text()
-    told = stats.partition("## The way of one env step\n")[2].partition("\n## ")[0]
+    """The ways of one env step in the page on the architecture: file and function of each hop."""
+    page = (ROOT.parents[1] / "docs/architecture.md").read_text()
+    told = page.partition("## The way of one env step\n")[2].partition("\n## ")[0]
     sections = [part.split("\n", 1) for part in told.split("### ")[1:]]
     return {name.strip(): re.findall(r"^\d\. `([^`]+)` `([^`]+)`", hops, re.MULTILINE) for name, hops in sections}
 

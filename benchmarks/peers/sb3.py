@@ -67,14 +67,14 @@ class UntilSolved(BaseCallback):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.stage = make_vec_env("CartPole-v1", n_envs=20, seed=10_000 + seed)
+        self.envs = make_vec_env("CartPole-v1", n_envs=20, seed=10_000 + seed)
         self.next, self.solved = 5_000, False
 
     def _on_step(self) -> bool:
         if self.num_timesteps < self.next:
             return True
         self.next += 5_000
-        mean, _ = evaluate_policy(self.model, self.stage, n_eval_episodes=20, deterministic=True)
+        mean, _ = evaluate_policy(self.model, self.envs, n_eval_episodes=20, deterministic=True)
         self.solved = float(mean) >= 475
         return not self.solved
 
@@ -167,20 +167,20 @@ def pong(options: argparse.Namespace) -> dict[str, Any]:
 def pong_a2c(options: argparse.Namespace) -> dict[str, Any]:
     """w3 with A2C: one update per 5 steps of every environment"""
     games = make_atari_env(make_pong, n_envs=A2C_WORKERS, seed=options.seed, vec_env_cls=SubprocVecEnv)
-    stage = VecFrameStack(games, 4)
-    model = A2C("CnnPolicy", stage, ent_coef=0.01, vf_coef=0.25, device="cpu")
+    envs = VecFrameStack(games, 4)
+    model = A2C("CnnPolicy", envs, ent_coef=0.01, vf_coef=0.25, device="cpu")
     timer = Timer(1_500, seconds=options.seconds)
     model.learn(10**8, callback=timer)
-    stage.close()
+    envs.close()
     return {"workers": A2C_WORKERS, **timer.figures()}
 
 
 def pong_dqn(options: argparse.Namespace) -> dict[str, Any]:
     """w3 with DQN: one update per 4 steps"""
-    stage = VecFrameStack(make_atari_env(make_pong, n_envs=1, seed=options.seed), 4)
+    envs = VecFrameStack(make_atari_env(make_pong, n_envs=1, seed=options.seed), 4)
     model = DQN(
         "CnnPolicy",
-        stage,
+        envs,
         learning_rate=1e-4,
         buffer_size=20_000,
         learning_starts=1_000,
@@ -200,11 +200,11 @@ def pong_dqn(options: argparse.Namespace) -> dict[str, Any]:
 def slow(options: argparse.Namespace) -> dict[str, Any]:
     """slow"""
     n = options.workers
-    stage = make_vec_env("CartPole-v1", n_envs=n, seed=options.seed, wrapper_class=Slow, vec_env_cls=SubprocVecEnv)
+    envs = make_vec_env("CartPole-v1", n_envs=n, seed=options.seed, wrapper_class=Slow, vec_env_cls=SubprocVecEnv)
     common = math.gcd(STEPS_PER_UPDATE, n)
     model = DQN(
         "MlpPolicy",
-        stage,
+        envs,
         learning_rate=2.5e-4,
         buffer_size=10_000,
         learning_starts=LEARNING_STARTS,
@@ -221,7 +221,7 @@ def slow(options: argparse.Namespace) -> dict[str, Any]:
     timer = Timer(warm_up(n), seconds=options.seconds)
     model.learn(10**8, callback=timer)
     result = {"workers": n, **timer.figures(), "startup_s": timer.ready - BEGAN, "pss_mb": pss_mb()}
-    stage.close()
+    envs.close()
     return result
 
 

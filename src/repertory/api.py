@@ -102,13 +102,13 @@ def train(
         actors: number of actors; 1 in `single`.
         envs_per_actor: number of vectorized environments of each actor.
         threads: compute threads of each learner with a convolutional network; 0 = its share of the cores.
-        heartbeat_s: seconds without progress after which a worker is killed and restarted.
-        restarts: maximum number of failed starts in a row of a worker; then the run ends.
+        heartbeat_s: heartbeat timeout: seconds without progress after which a worker is killed and restarted.
+        restarts: maximum number of restarts of a worker in a row without progress; then the run ends.
     Evaluations, logs and checkpoints:
         eval_every: env steps between evaluations.
         eval_every_s: seconds between evaluations, in addition to those.
         eval_episodes: greedy episodes of an evaluation.
-        eval_max_steps: maximum episode length in evaluations; the return so far counts.
+        eval_max_steps: maximum episode length in evaluations, in steps; the return so far counts.
         log_every: env steps between lines of metrics.
         checkpoint_every: env steps between checkpoints.
         keep_checkpoints: number of newest checkpoints to keep.

@@ -50,8 +50,8 @@ class ResumeOptions(_Printed, _SavedRun):
     env_steps: int | None = None
     """New total number of env steps."""
     start_from: Annotated[str, tyro.conf.arg(name="from")] = "newest"
-    """Which checkpoint: newest; exact, the last from which a run on `inline` repeats bit for bit; best, the newest with
-    the weights of the best evaluation; or the number of env steps of one."""
+    """Checkpoint to continue from: newest, exact (the last from which a run on `inline` repeats bit for bit), best (the
+    newest with the weights of the best evaluation), or a number of env steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ class EvaluateOptions(_Printed, _SavedRun):
     """Play greedy episodes with one of a run's checkpoints."""
 
     episodes: int = 20
-    """Number of episodes."""
+    """Number of greedy episodes."""
     checkpoint: str = "newest"
-    """Which checkpoint: newest, best (by evaluation), exact, or the number of env steps of one."""
+    """Checkpoint to play: newest, best (by evaluation), exact, or a number of env steps."""
     seed: int = 0
     """Random seed of the environments."""
     record: Path | None = None

@@ -75,7 +75,7 @@ def begin(agent: Agent, scale: float = 1.0) -> LearnerState:
 
 
 def make_batch(columns: list[dict[int, str] | None] | None = None, seed: int = 0, state_size: int = 0) -> Rollout:
-    """UnrollStorage that end so; rows without a step hold what nobody should look at."""
+    """Unrolls that end so; rows without a step hold values that must not be read."""
     columns = COLUMNS if columns is None else columns
     rng, shape = np.random.default_rng(seed), (ROWS + 1, len(columns))
     weight, discount = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -168,8 +168,8 @@ def log_probs(agent: Agent, weights: jax.Array, batch: Rollout) -> NDArray[np.fl
     found = np.zeros((rows, count), np.float32)
     for t in range(rows):
         mask = None if batch.mask is None else batch.mask[t]
-        answer, _ = agent.respond(weights, batch.observation[t], mask, batch.recurrent_state, batch.first[t])
-        for n, row in enumerate(np.asarray(answer)):
+        outputs, _ = agent.respond(weights, batch.observation[t], mask, batch.recurrent_state, batch.first[t])
+        for n, row in enumerate(np.asarray(outputs)):
             found[t, n] = math.log(max(twins.softmax(row[:-1])[batch.action[t, n]], 1e-300))
     return found
 

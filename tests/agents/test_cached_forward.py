@@ -44,11 +44,11 @@ def test_gradient_of_cached_passes_is_the_gradient(rows: int, monkeypatch: pytes
     layers, passes = agent.layers(weights), []
     for seen in batch.observation[:-1]:
         own = np.array(seen)
-        answers, one = agent.cached_forward.observe(layers, own, None)
+        outputs, one = agent.cached_forward.observe(layers, own, None)
         passes.append(one)
         want = agent.values(weights, seen, None, None)
-        np.testing.assert_allclose(answers[:, :-1], want, rtol=1e-4, atol=1e-5)
-        own[...] = 0  # as environments do, who write the next picture over the last
+        np.testing.assert_allclose(outputs[:, :-1], want, rtol=1e-4, atol=1e-5)
+        own[...] = 0  # as environments do that write the next picture over the last
     found, learned = agent.cached_forward.gradient(layers, passes, batch)
     want, expected = agent.gradient(weights, None, batch, None)
     np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-5 * np.abs(want).max())

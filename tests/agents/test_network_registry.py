@@ -55,7 +55,7 @@ def test_a_registered_network_is_chosen_by_name_and_trains(tmp_path: Path) -> No
 
 
 def test_a_network_that_may_convolve_is_learned_from_in_slices() -> None:
-    register(NetworkKind("perhaps", "nobody knows", build))
+    register(NetworkKind("perhaps", "may convolve", build))
     assert make_q_learning(QLearningOptions(), NetworkOptions("perhaps"), VECTOR).strategy.slice_rows == SLICE_ROWS
 
 

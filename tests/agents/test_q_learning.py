@@ -547,7 +547,7 @@ def test_noise_is_fresh_for_each_key_and_none_without() -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_online_and_target_network_draw_their_own_noise() -> None:
+def test_online_and_target_network_sample_their_own_noise() -> None:
     agent = agent_of(replace(PLAIN, noisy=True, loss="squared"))
     batch = make_batch(masked=False)
     # The same state before and after: with the same noise in both, Q(s, a) would cancel but for its factor.
@@ -601,7 +601,7 @@ COMBINATIONS = [
 
 @cache
 def played(count: int) -> LaneStorage:
-    """LaneStorage after some episodes with masks."""
+    """Lanes after some episodes with masks."""
     play = Play(LaneStorage(make_spec(), count, 40), np.random.default_rng(0), Habits(waits=0.0))
     for _ in range(100):
         play.tick()

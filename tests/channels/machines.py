@@ -1,4 +1,4 @@
-"""Two machines with the same arrays, of which one mirrors the other; whoever writes may be killed between two writes.
+"""Two machines with the same arrays, of which one mirrors the other; a writer may be killed between two writes.
 
 Arrays tell what is written to them. So every test also checks that each side writes only what is declared as its own.
 """
@@ -18,7 +18,7 @@ from repertory.specs import Field
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel)
 CUTS = st.one_of(st.none(), st.integers(0, 4), st.integers(0, 25))
-"""After how many writes to arrays who writes is killed; None = never."""
+"""After how many writes to arrays the writer is killed; None = never."""
 
 
 class Killed(Exception):
@@ -26,7 +26,7 @@ class Killed(Exception):
 
 
 def nothing() -> None:
-    """Nobody else does anything."""
+    """The other machine does nothing."""
 
 
 class Journal:

@@ -59,13 +59,13 @@ def test_each_server_takes_each_gradient_once_as_it_was_pushed(moves: list[tuple
             assert got == pushed[worker][: len(got)], "each once, in order"
             assert len(got) >= len(pushed[worker]) - 1, "no worker pushes before all have taken"
 
-    for move, who, cut in moves:
+    for move, which, cut in moves:
         if move in ("forth", "back"):
             pair.forth(cut) if move == "forth" else pair.back(cut)
         elif move == "take":
-            pair.read(lambda: take(who % SERVERS), cut)  # noqa: B023
+            pair.read(lambda: take(which % SERVERS), cut)  # noqa: B023
         else:
-            worker, number = who % WORKERS, number + 1
+            worker, number = which % WORKERS, number + 1
             writer, versions = pair.near.channel.writer(Me(worker)), [number, 1000 + number]
             ahead = len(pushed[worker]) - min(map(len, pushed))
             assert writer.ahead_of_slowest == ahead
@@ -113,7 +113,7 @@ def make_gather(replicas: int = REPLICAS) -> AllGather:
 
 
 class Replica:
-    """Submits what nobody else submits, and keeps what it got in each round."""
+    """Submits what no other replica submits, and keeps what it got in each round."""
 
     def __init__(self, machine: Machine[AllGather], rank: int, epoch: int = 1) -> None:
         self.machine, self.rank, self.epoch = machine, rank, epoch
@@ -135,7 +135,7 @@ class Replica:
         parts = self.port.poll()
         if parts is None:
             return False
-        assert all(len(set(part["value"].tolist())) == 1 for part in parts), "nobody sees half a write"
+        assert all(len(set(part["value"].tolist())) == 1 for part in parts), "no replica sees half a write"
         self.got.append([int(part["value"][0]) for part in parts])
         assert all(value // 10_000 == self.epoch for value in self.got[-1]), "of an earlier start"
         self.waiting = False

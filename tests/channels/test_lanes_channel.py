@@ -161,7 +161,7 @@ def test_lanes_that_follow_hold_each_step_once_in_order_and_unstitched(
             killed |= pair.forth(cut) is None
         elif move == "interrupt":
             pair.write(actor.start, cut)
-            for _ in range(int(rng.integers(3))):  # nobody has taken its place yet
+            for _ in range(int(rng.integers(3))):  # no other writer has taken its place yet
                 pair.forth()
                 actor.take_down()
             pair.write(actor.start)
@@ -178,7 +178,7 @@ def test_lanes_that_follow_hold_each_step_once_in_order_and_unstitched(
     pair.settle()
     for lane in range(count):
         check(pair.far, actor, lane)
-        if not gone or not killed:  # who is killed while it leaves steps out may leave out another
+        if not gone or not killed:  # a mirror that is killed while it leaves steps out may leave out another
             assert_newest(pair, actor, lane)
     if not gone:
         assert_equal_slots(pair)
@@ -261,7 +261,7 @@ def test_lanes_may_be_copied_while_their_episodes_are_being_interrupted(cut: int
     actor = Actor(pair.near, np.random.default_rng(1))
     while pair.near.plain["head"][0] < 3 or not actor.playing[0]:
         actor.play()
-    pair.write(actor.start, cut)  # who interrupts them is killed
+    pair.write(actor.start, cut)  # the writer that interrupts them is killed
     for _ in range(2):
         pair.forth()
         actor.take_down()
@@ -298,7 +298,7 @@ def test_restart_of_lanes_that_follow_ends_their_episodes_and_doubles_no_step(cu
     for lane in range(2):
         found, written = check(pair.far, actor, lane), list(actor.steps[lane])
         assert set(found) <= set(written)
-        assert len(found) >= len(written) - (0 if cut is None else 2), "only who is cut off leaves a step out"
+        assert len(found) >= len(written) - (0 if cut is None else 2), "only a mirror that is cut off leaves a step out"
 
 
 def test_lanes_of_a_machine_that_begins_anew_go_on_behind_those_that_are_there() -> None:
@@ -360,8 +360,8 @@ def test_readers_arrays_travel_back() -> None:
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_replay_of_lanes_that_follow_draws_only_whole_steps(prioritized: bool) -> None:
-    """A mirror is cut off after any number of writes, and the replay draws meanwhile."""
+def test_replay_of_lanes_that_follow_samples_only_whole_steps(prioritized: bool) -> None:
+    """A mirror is cut off after any number of writes, and the replay samples meanwhile."""
     rng, pair = np.random.default_rng(0), Pair(lambda: make(2, 24))
     actor = Actor(pair.near, rng)
     lanes = pair.far.channel.reader().storage

@@ -1,4 +1,4 @@
-"""Mailboxes: every reply goes to who asked, and is to the last request; who is killed meanwhile changes no state."""
+"""Mailboxes: every reply goes to its asker and is to its last request; a side that is killed changes no state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(askers: int = 2) -> InferenceMailbox:
 
 
 def echo(request: InferenceRequest) -> InferenceReply:
-    """Replies with what was asked; what was seen adds up from the episode's first step on."""
+    """Replies with the contents of the request; observations add up from the episode's first step on."""
     first = request.observation[:, 0]
     state = np.where(request.first[:, None], 0.0, request.state) + first[:, None]
     assert request.mask is not None
@@ -41,7 +41,7 @@ def echo(request: InferenceRequest) -> InferenceReply:
 
 
 def serve(port: InferenceServerPort, version: int = 7) -> list[int]:
-    """Reply to all who wait."""
+    """Reply to all requests that wait."""
     if waiting := port.waiting():
         request, numbers = port.read(waiting)
         port.reply(waiting, numbers, echo(request), version)
@@ -63,7 +63,7 @@ class Asker:
         self.start()
 
     def start(self) -> None:
-        """What the one before has asked for is forgotten."""
+        """The request of the one before is forgotten."""
         self.port, self.fresh, self.waits = self.machine.channel.asker(), True, False
 
     def ask(self, number: int, server: int) -> None:
@@ -96,14 +96,14 @@ MOVES = st.lists(
 
 @settings(max_examples=150)
 @given(askers=st.integers(1, 4), moves=MOVES)
-def test_every_reply_goes_to_who_asked_and_carries_its_states_on(
+def test_every_reply_goes_to_its_asker_and_carries_its_states_on(
     askers: int, moves: list[tuple[str, int, int, int | None]]
 ) -> None:
     """Askers and servers are replaced by new ones, at any moment."""
     pair = Pair(lambda: make(askers))
-    everybody, number = [Asker(pair.near, asker) for asker in range(askers)], 0
-    for move, who, server, cut in moves:
-        asker = everybody[who % askers]
+    clients, number = [Asker(pair.near, asker) for asker in range(askers)], 0
+    for move, which, server, cut in moves:
+        asker = clients[which % askers]
         if move in ("forth", "back"):
             pair.forth(cut) if move == "forth" else pair.back(cut)
         elif move == "serve":
@@ -114,15 +114,15 @@ def test_every_reply_goes_to_who_asked_and_carries_its_states_on(
             number += 1
             if not pair.write(lambda: asker.ask(number, server), cut)[0]:  # noqa: B023
                 asker.start()
-        for one in everybody:
+        for one in clients:
             one.poll()
     for _ in range(2):
         pair.settle()
         for server in range(2):
             pair.read(lambda: serve(pair.far.channel.server(Me(server))))  # noqa: B023
         pair.settle()
-        assert not any(asker.waits for asker in everybody if not asker.poll())
-        for asker in everybody:
+        assert not any(asker.waits for asker in clients if not asker.poll())
+        for asker in clients:
             number += 1
             pair.write(lambda: asker.ask(number, number % 2))  # noqa: B023
 

@@ -39,7 +39,7 @@ from test_snapshot import STRUCTURE, state_of
 from test_snapshot import make as make_snapshot
 
 BY_MIRRORS = {"mirrored", "shift", "0/mirrored"}
-"""Written by whoever mirrors, which writes for the side that it copies."""
+"""Written by the mirror, for the side that it copies."""
 Ports = list[tuple[str, Callable[[Any], Any]]]
 
 

@@ -1,4 +1,4 @@
-"""Slots: what is handed over arrives once, as it was, and comes back; whoever is killed on the way loses no slot."""
+"""Slots: what is handed over arrives once, as it was, and comes back; a side that is killed loses no slot."""
 
 from __future__ import annotations
 

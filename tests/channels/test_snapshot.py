@@ -59,8 +59,8 @@ def test_state_that_is_loaded_elsewhere_was_saved_as_a_whole(
     pair, number = Pair(lambda: make(parts)), 0
     saved = [[0.0] for _ in range(parts)]
     last = [0.0] * parts
-    for move, who, cut in moves:
-        part, number = who % parts, number + 1
+    for move, which, cut in moves:
+        part, number = which % parts, number + 1
         if move == "mirror":
             pair.forth(cut)
         elif move == "save":

@@ -85,7 +85,7 @@ def test_step_that_does_not_return_is_said_while_the_run_waits_for_it(tmp_path: 
     assert ", step 1) has not returned for 0.5 s; the run waits for it" in said.read_text()
 
 
-def test_close_that_hangs_or_raises_keeps_nobody(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+def test_close_that_hangs_or_raises_blocks_no_run(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(deadlines, "CLOSE_S", 0.2)
     options = {"where": "close"}
     assert factory.describe(HANGING, options).actions == 2

@@ -1,4 +1,4 @@
-"""However the driver ends, nobody is left behind; after a signal that can be heard, the run goes on where it was."""
+"""However the driver ends, it leaves no process behind; after a signal that it handles, the run can go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drivers() -> Iterator[list[Driver]]:
     ("topology", "at", "group"),
     [("gorila", "training", False), ("all_reduce", "saving", True), ("sample_factory", "training", True)],
 )
-def test_interrupted_run_leaves_nobody_and_goes_on_where_it_was(
+def test_interrupted_run_leaves_no_process_and_goes_on_where_it_was(
     tmp_path: Path, drivers: list[Driver], topology: str, at: str, group: bool
 ) -> None:
     drivers.append(driver := Driver.train(tmp_path, topology, at))
@@ -53,7 +53,7 @@ def test_interrupted_run_leaves_nobody_and_goes_on_where_it_was(
         (signal.SIGKILL, "collectors", "start-up"),
     ],
 )
-def test_signal_to_the_driver_leaves_nobody(
+def test_signal_to_the_driver_leaves_no_process(
     tmp_path: Path, drivers: list[Driver], number: signal.Signals, topology: str, at: str
 ) -> None:
     drivers.append(driver := Driver.train(tmp_path, topology, at))
@@ -64,7 +64,7 @@ def test_signal_to_the_driver_leaves_nobody(
 
 
 def test_lost_connection_ends_a_run_in_order_however_often_it_is_told(tmp_path: Path, drivers: list[Driver]) -> None:
-    """Everybody hears of it, as when a terminal is closed."""
+    """All processes get the signal, as when a terminal is closed."""
     drivers.append(driver := Driver.train(tmp_path, "collectors", "training"))
     await_stage(driver, "training", np.random.default_rng(3))
     for process in [*driver.workers(), psutil.Process(driver.process.pid)]:
@@ -115,7 +115,7 @@ def test_worker_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path:
     until(lambda: not any(worker.is_running() for worker in before), timeout=20, what="the end of the orphans")
     then = env_steps(driver.run)
     until(lambda: env_steps(driver.run) > then + 500, what="training again")
-    until(lambda: driver.yields(*yielding), what="everybody's niceness")
+    until(lambda: driver.yields(*yielding), what="the niceness of all")
     assert driver.process.poll() is None
     told = (driver.run / "events.jsonl").read_text()
     assert told.count(f"ended with the fork server (process {server.pid}), which was killed by SIGKILL; started") == 5
@@ -125,17 +125,17 @@ def test_worker_is_replaced_when_the_process_that_forks_them_is_killed(tmp_path:
 
 
 def test_run_that_was_stopped_as_a_whole_goes_on(tmp_path: Path, drivers: list[Driver]) -> None:
-    """As with Ctrl-Z and fg: everybody stops, and the silence was nobody's fault."""
+    """As with Ctrl-Z and fg: all processes stop, and no worker is restarted for its silence."""
     drivers.append(driver := Driver(
         tmp_path, "train", "CartPole-v1", "--topology", "collectors", "--actors", "2", "--env-steps", "100000000",
         "--name", "run", "--log-every", "50", "--heartbeat-s", "8",
     ))  # fmt: skip
     until(lambda: env_steps(driver.run) > 1_000, what="learning, which is compiled first")
     before = rows(driver.run)[-1]["restarts"]
-    everybody = [psutil.Process(driver.process.pid), *driver.workers()]
-    assert len(everybody) == 6
+    processes = [psutil.Process(driver.process.pid), *driver.workers()]
+    assert len(processes) == 6
     driver.signal(signal.SIGTSTP, group=True)
-    until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in everybody), what="everybody's stop")
+    until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in processes), what="the stop of all")
     time.sleep(10)
     driver.signal(signal.SIGCONT, group=True)
     then = env_steps(driver.run)

@@ -46,7 +46,7 @@ class Process:
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
-    """A supervisor that has started everybody, but whose workers are what the test makes of their rows."""
+    """A supervisor that has started all workers, but whose workers are what the test makes of their rows."""
     monkeypatch.setattr(supervisor, "start_worker", lambda *_: Process())
     monkeypatch.setattr(supervisor, "DUMP_S", 0.0)
     monkeypatch.setattr(os, "kill", lambda *_: None)
@@ -181,7 +181,7 @@ def test_worker_that_hangs_in_a_process_is_named_with_its_environment(tmp_path: 
 
 
 class LateSecond:
-    """Between the starts of two ranks: what the ranks before have left looks like a round that all have joined."""
+    """Between the starts of two replicas: what earlier replicas have left looks like a round that all have joined."""
 
     def __init__(self, driver: Driver) -> None:
         host: Any = driver.host
@@ -197,7 +197,7 @@ class LateSecond:
         self._begin(watched)
 
     def _spoil(self) -> None:
-        """Of the second one, which is not there."""
+        """Fill the row of the second replica, which is not there."""
         assert self.arrays["epoch"][1] == self.supervisor._epoch - 1
         for name, array in self.arrays.items():
             if name not in ("epoch", "checksums"):
@@ -211,7 +211,7 @@ class LateSecond:
         self.looked = True
 
 
-def test_ranks_that_start_together_again_ignore_what_an_earlier_epoch_left() -> None:
+def test_replicas_that_start_together_again_ignore_what_an_earlier_epoch_left() -> None:
     plan = small_plan("all_reduce", actors=2, envs_per_actor=1, env_steps=10**6)
     with closing(Driver(plan, ProcessesHost(plan))) as driver:
         driver.start()

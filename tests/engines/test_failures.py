@@ -223,7 +223,7 @@ def test_run_that_failed_is_told_and_its_state_goes_on(mark: Path) -> None:
         assert 'raise RuntimeError("out of milk")' in last
         began = time.monotonic()
         state = driver.settle()
-        assert time.monotonic() - began < processes.FAILED_SETTLE_S, "who is gone is not waited for"
+        assert time.monotonic() - began < processes.FAILED_SETTLE_S, "dead workers are not waited for"
         assert state["env_steps"] == driver.counters.env_steps >= 100
         assert state["updates"] == driver.wiring.topology.learned.updates >= 20, "the learner came to rest"
         wiring = driver.wiring
@@ -255,7 +255,7 @@ def test_last_words_are_not_taken_for_those_of_a_failure_before(mark: Path) -> N
         assert all('raise RuntimeError("out of milk")' in note for note in told)
 
 
-def test_run_that_failed_settles_without_those_who_do_not_come_to_rest(
+def test_run_that_failed_settles_without_workers_that_do_not_come_to_rest(
     mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "FAILED_SETTLE_S", 0.5)

@@ -76,7 +76,7 @@ def test_gorila_survives_faults_of_server_and_worker(tmp_path: Path) -> None:
     check(run_faults("gorila", faults, tmp_path))
 
 
-def test_hogwild_survives_faults_of_its_threads(tmp_path: Path) -> None:
+def test_hogwild_survives_faults_of_its_workers(tmp_path: Path) -> None:
     faults = [
         Fault("worker", "kill", 0.4, rank=1),
         Fault("evaluator", "kill", "evaluating"),
@@ -85,7 +85,7 @@ def test_hogwild_survives_faults_of_its_threads(tmp_path: Path) -> None:
     check(run_faults("hogwild", faults, tmp_path))
 
 
-def test_all_reduce_begins_together_after_faults_of_a_rank(tmp_path: Path) -> None:
+def test_all_reduce_begins_together_after_faults_of_a_replica(tmp_path: Path) -> None:
     faults = [
         Fault("replica", "kill", 0.4, rank=1),
         Fault("replica", "stop", 0.3, rank=1),
@@ -96,7 +96,7 @@ def test_all_reduce_begins_together_after_faults_of_a_rank(tmp_path: Path) -> No
     assert all("replica" in harm.named for harm in outcome.harms)
 
 
-def test_a3c_survives_faults_of_its_threads(tmp_path: Path) -> None:
+def test_a3c_survives_faults_of_its_workers(tmp_path: Path) -> None:
     faults = [
         Fault("worker", "kill", 0.3, rank=1),
         Fault("worker", "exception", 0.1),
@@ -148,7 +148,7 @@ def test_central_inference_and_what_it_remembers_survive_faults(name: str, tmp_p
     check(run_faults(name, faults, tmp_path))
 
 
-def test_groups_of_environments_survive_faults_of_those_who_answer_and_play(tmp_path: Path) -> None:
+def test_groups_of_environments_survive_faults_of_policy_and_rollout_workers(tmp_path: Path) -> None:
     faults = [
         Fault("policy_worker", "kill", 0.3),
         Fault("policy_worker", "exception", 0.2),
@@ -260,7 +260,7 @@ def test_fault_checks_see_a_stitched_episode() -> None:
 
 
 def test_fault_checks_see_a_stitched_unroll() -> None:
-    """The same for slots; nobody learns, so that the poles fall soon."""
+    """The same for slots; no worker learns, so that the poles fall soon."""
     learning = {"unroll": 40, "batch_unrolls": 2}
     with closing(inline_run("impala", agent=learning, actors=1, envs_per_actor=1)) as driver:
         wiring, (actor,) = driver.wiring, turns(driver)["actor 0"]
@@ -309,14 +309,14 @@ def test_reader_of_a_replay_takes_over_the_priorities_of_the_one_before() -> Non
     first.refresh()
     slots = np.arange(30, 60)
     first.update_priorities(np.zeros(30, np.int64), slots, np.arange(30, 60, dtype=np.float32))
-    play(20)  # slots 0 to 15 are overwritten by 64 to 79, and nobody looks
+    play(20)  # slots 0 to 15 are overwritten by 64 to 79, and no reader looks
     second = Replay(lanes, prioritization=Prioritization(1.0), guard=4, leaves=leaves)
     second.refresh()
     kept = leaves[:64]
     assert np.allclose(kept[30:60], np.arange(30, 60)), "what was learned is kept"
     assert second.highest >= 59, "new steps come first"
     assert (kept[60:64] >= 59).all(), "steps of the meantime"
-    assert (kept[16:21] == 0).all(), "nobody draws what is about to be overwritten"
+    assert (kept[16:21] == 0).all(), "no step that is about to be overwritten is sampled"
     assert second.tree is not None
     assert second.tree.total == pytest.approx(kept.sum())
 

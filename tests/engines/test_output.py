@@ -50,7 +50,7 @@ def test_json_is_all_that_stdout_carries_after_an_evaluation_or_a_refusal(tmp_pa
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_training_goes_on_when_nobody_reads_its_output_any_more(topology: str, tmp_path: Path) -> None:
+def test_training_goes_on_when_its_output_is_no_longer_read(topology: str, tmp_path: Path) -> None:
     """As with `2>&1 | head -1`: the environments' own prints fail as well."""
     read, write = os.pipe()
     options = ["--topology", topology, *SHORT, *MEMORY, "--env-option", "raw=false"]

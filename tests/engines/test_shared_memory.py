@@ -1,4 +1,4 @@
-"""Memory that processes share: nobody sees half a write, whoever writes meanwhile, whoever is killed while writing."""
+"""Memory that processes share: no reader sees half a write, even of a writer that is killed."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_batches_are_neither_lost_nor_doubled_and_at_most_so_many_are_on_their_w
     assert learned == list(range(len(learned)))
     assert sent.filled == tickets.count
     assert sorted(tickets.returned) == [(slot, slot + 0.5) for slot in learned]
-    assert [rung.count(who) for who in ("learner", "memory")] == [sent.filled, sent.freed]
+    assert [rung.count(one) for one in ("learner", "memory")] == [sent.filled, sent.freed]
 
 
 def test_bell_rung_before_the_wait_is_not_lost() -> None:
@@ -155,7 +155,7 @@ def test_bells_wake_across_processes_every_time() -> None:
         bell.close()
 
 
-def test_who_holds_a_lifeline_leaves_when_the_driver_is_gone() -> None:
+def test_process_that_holds_a_lifeline_leaves_when_the_driver_is_gone() -> None:
     lifeline, bell = Lifeline(), Bell()
     with child(watch_lifeline, lifeline, bell) as process:
         bell.wait(60)
@@ -166,7 +166,7 @@ def test_who_holds_a_lifeline_leaves_when_the_driver_is_gone() -> None:
     bell.close()
 
 
-def test_pages_that_nobody_writes_take_no_memory() -> None:
+def test_pages_that_are_never_written_take_no_memory() -> None:
     block = Block({"small": Field((3,), "int64"), "large": Field((1 << 30,), "uint8"), "last": Field((5,), "float32")})
     arrays = block.arrays()
 

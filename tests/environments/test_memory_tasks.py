@@ -1,4 +1,4 @@
-"""The tasks that need memory: what is hidden stays hidden, and who remembers is paid."""
+"""The tasks that need memory: what is hidden stays hidden, and memory is rewarded."""
 
 from __future__ import annotations
 

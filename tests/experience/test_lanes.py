@@ -1,4 +1,4 @@
-"""LaneStorage: what was written once is read whole, whatever wraps around, ends or is interrupted."""
+"""Lanes: what was written once is read whole, whatever wraps around, ends or is interrupted."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def drawn(sample: Sample) -> set[tuple[int, int]]:
     rate=st.sampled_from([0.02, 0.15, 0.6]),
     pauses=st.lists(st.integers(1, 60), min_size=1, max_size=5),
 )
-def test_samples_are_the_naive_ones_and_every_possible_step_is_drawn(
+def test_samples_are_the_naive_ones_and_every_possible_step_is_sampled(
     seed: int,
     count: int,
     stack: int,
@@ -213,7 +213,7 @@ def test_sarsa_refuses_to_learn_where_every_episode_is_truncated_after_one_step(
     assert drawn(replay.sample(4, np.random.default_rng(0))) == {(0, 10)}
 
 
-def test_uniform_draws_are_uniform_over_steps_of_lanes_filled_unequally() -> None:
+def test_uniform_samples_are_uniform_over_steps_of_lanes_filled_unequally() -> None:
     play = play_in(3, 80)
     for _ in range(20):
         episode(play, 1)
@@ -443,7 +443,7 @@ def test_guard_keeps_a_distance_from_the_writer() -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 4])
-def test_prioritised_draws_are_spread_evenly_over_the_sum_of_priorities_in_each_batch(batches: int) -> None:
+def test_prioritised_samples_are_spread_evenly_over_the_sum_of_priorities_in_each_batch(batches: int) -> None:
     play = play_in(2, 40)
     for lane in (0, 1):
         episode(play, 32, lane=lane)

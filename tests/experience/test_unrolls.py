@@ -25,7 +25,7 @@ from repertory.experience.unrolls import Census, UnrollBatch, UnrollStorage, Unr
 from repertory.roles.batches import UnrollBatches
 from repertory.specs import EnvironmentSpec
 
-GAMMA, ENTROPY, CORE = 0.9, 0.25, 3
+GAMMA, ENTROPY, STATE_SIZE = 0.9, 0.25, 3
 
 
 class Seen(NamedTuple):
@@ -51,17 +51,17 @@ class Tick:
     """All environments of a group at one time."""
 
     seen: list[Seen]
-    core: NDArray[np.float32]
+    state: NDArray[np.float32]
     done: list[Done | None] = field(default_factory=list)
     version: int = 0
 
 
 def poisoned(
-    spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, core: int = CORE
+    spec: EnvironmentSpec, writers: int, depth: int, rows: int, environments: int, state: int = STATE_SIZE
 ) -> UnrollStorage:
     """Slots in which what was never written would show."""
     arrays = {}
-    for name, item in UnrollStorage.fields(spec, writers, depth, rows, environments, core).items():
+    for name, item in UnrollStorage.fields(spec, writers, depth, rows, environments, state).items():
         counts = name in ("filled", "freed", "sequence", "reader", "progress")
         poison: Any = 0 if counts else np.nan if item.dtype == "float32" else 80  # no flag that there is
         arrays[name] = np.full(item.shape, poison, item.dtype)
@@ -90,7 +90,7 @@ class Group:
             self.unrolls,
             self.number,
             begin_unroll=self._begin_unroll,
-            states=self._core,
+            states=self._states,
             reader=lambda: self._alive("reader", self.number % 2),
             ring=lambda: self._alive("ring", None),
             dropped=self._drop,
@@ -104,15 +104,15 @@ class Group:
         self.frames = [[self._frame()] for _ in range(count)]
         self.over = [False] * count
         self.masks = self._some_masks(count)
-        self.core = self.rng.normal(size=(count, CORE)).astype(np.float32)
+        self.state = self.rng.normal(size=(count, STATE_SIZE)).astype(np.float32)
         self.writer.begin(np.arange(count), self._stacks(range(count)), self.masks)
 
     def _begin_unroll(self) -> None:
         self.begun_unrolls += 1
         self._alive("begin_unroll", None)
 
-    def _core(self) -> NDArray[np.float32]:
-        return self._alive("states", self.core)
+    def _states(self) -> NDArray[np.float32]:
+        return self._alive("states", self.state)
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -141,7 +141,7 @@ class Group:
         environments = range(self.unrolls.environments)
         first = [len(self.frames[e]) == 1 for e in environments]
         seen = map(Seen, self._stacks(environments), self.masks.copy(), first)
-        return Tick(list(seen), self.core.copy())
+        return Tick(list(seen), self.state.copy())
 
     def _act(self, tick: Tick) -> None:
         """Environments that are over begin anew, the others make a step."""
@@ -186,7 +186,7 @@ class Group:
         if len(begun):
             self.writer.begin(begun, self._stacks(begun), self.masks[begun])
         self.over = [x is not None and (x.terminated or x.truncated) for x in tick.done]
-        self.core = rng.normal(size=self.core.shape).astype(np.float32)
+        self.state = rng.normal(size=self.state.shape).astype(np.float32)
 
     def _frame(self) -> NDArray[Any]:
         spec = self.unrolls.spec.observation
@@ -214,7 +214,7 @@ def check(batch: UnrollBatch, wanted: list[list[Tick]], spec: EnvironmentSpec) -
         np.testing.assert_array_equal(batch.version[index], [tick.version for tick in ticks[:-1]])
         for e in range(environments):
             n = index * environments + e
-            np.testing.assert_array_equal(batch.state[n], ticks[0].core[e])
+            np.testing.assert_array_equal(batch.state[n], ticks[0].state[e])
             for t, tick in enumerate(ticks):
                 seen = tick.seen[e]
                 np.testing.assert_array_equal(batch.observation[t, n], seen.observation)
@@ -228,7 +228,7 @@ def check(batch: UnrollBatch, wanted: list[list[Tick]], spec: EnvironmentSpec) -
                     got = (batch.action[t, n], batch.reward[t, n], batch.log_prob[t, n])
                     assert got == (done.action, done.reward, done.log_prob)
                     assert batch.discount[t, n] == np.float32(0.0 if done.terminated else GAMMA)
-                elif t < rows:  # numbers at which nobody stumbles
+                elif t < rows:  # plain numbers, which spoil no sum
                     assert (batch.action[t, n], batch.reward[t, n], batch.log_prob[t, n]) == (0, 0, 0)
                     assert batch.discount[t, n] == 0.0
     assert batch.action.shape == (len(wanted[0]), len(wanted) * environments)
@@ -262,7 +262,7 @@ class Reader:
         self.look()
         slots = self.unrolls.ready()[:count]
         if len(slots):
-            batch = self.unrolls.gather(slots, GAMMA, ENTROPY, CORE, 1)
+            batch = self.unrolls.gather(slots, GAMMA, ENTROPY, STATE_SIZE, 1)
             check(batch, [ticks for _, ticks in self.waiting[: len(slots)]], self.unrolls.spec)
             np.testing.assert_array_equal(batch.slots, slots)
             self.unrolls.free(slots)
@@ -302,10 +302,10 @@ def test_unrolls_hold_exactly_what_was_played(
 ) -> None:
     rng = np.random.default_rng(seed)
     unrolls = poisoned(make_spec(stack, padding, masked, dtype), groups, depth, rows, environments)
-    everybody = [Group(unrolls, number, rng, ends) for number in range(groups)]
-    reader, dropped, refused = Reader(unrolls, everybody), 0, 0
+    all_groups = [Group(unrolls, number, rng, ends) for number in range(groups)]
+    reader, dropped, refused = Reader(unrolls, all_groups), 0, 0
     for _ in range(60):
-        group = everybody[int(rng.integers(groups))]
+        group = all_groups[int(rng.integers(groups))]
         full = sum(number == group.number for number, _ in reader.waiting) == depth
         refused += full
         assert group.play() != full  # it waits if, and only if, none of its slots is free
@@ -321,12 +321,12 @@ def test_unrolls_hold_exactly_what_was_played(
         if rng.random() > lazy:
             reader.take(int(rng.integers(1, 4)))
     reader.take(unrolls.count)
-    assert sum(group.dropped for group in everybody) == dropped
+    assert sum(group.dropped for group in all_groups) == dropped
     assert reader.read >= (60 - refused - dropped * rows) // rows - groups
 
 
 def one_group(rows: int = 3, depth: int = 2, environments: int = 2, ends: float = 0.15) -> tuple[Group, Reader]:
-    """A group that has not played yet, and who reads its unrolls."""
+    """A group that has not played yet, and the reader of its unrolls."""
     group = Group(poisoned(make_spec(), 1, depth, rows, environments), 0, np.random.default_rng(0), ends)
     return group, Reader(group.unrolls, [group])
 
@@ -407,7 +407,7 @@ def test_an_unroll_is_ready_only_when_it_is_whole() -> None:
 
 
 def test_readers_order_unrolls_by_when_they_saw_them_then_by_sequence_then_by_slot() -> None:
-    """No clock is asked: writers and readers may be on different machines."""
+    """No clock is read: writers and readers may be on different machines."""
     unrolls = poisoned(make_spec(), 3, 3, 1, 1)
     groups = [Group(unrolls, number, np.random.default_rng(0)) for number in range(3)]
     for number in (2, 2, 1):  # writer 2 owns slots 6 to 8, writer 1 slots 3 to 5
@@ -434,7 +434,7 @@ def test_a_full_unroll_with_an_environment_that_was_only_reset_waits_for_its_fir
     group.writer.append(seen[1:], seen[1:], np.ones(1, "float32"), *(x[1:] for x in row), frames[1:], masks[1:], 0)
     assert len(unrolls.ready()) == 0
     group.writer.begin(seen[:1], frames[:1] + 7, masks[:1])
-    batch = unrolls.gather(unrolls.ready(), GAMMA, ENTROPY, CORE, 1)
+    batch = unrolls.gather(unrolls.ready(), GAMMA, ENTROPY, STATE_SIZE, 1)
     assert (batch.observation[-1, 0] == 7).all()
     assert batch.first[-1].tolist() == [True, False]
 
@@ -444,7 +444,7 @@ def test_a_batch_stays_as_it_is_when_its_slots_are_written_again() -> None:
     for _ in range(4):
         group.play()
     slots = group.unrolls.ready()
-    batch = group.unrolls.gather(slots, GAMMA, ENTROPY, CORE, 1)
+    batch = group.unrolls.gather(slots, GAMMA, ENTROPY, STATE_SIZE, 1)
     wanted = group.finished[0]
     group.unrolls.free(slots)
     for _ in range(4):
@@ -470,7 +470,7 @@ def batches_of(group: Group, size: int, rings: list[int], reader: int = 0, most_
         WorkerStats(allocate(Counters("counters", 1).fields())),
         reader=reader,
         discount=GAMMA,
-        state_size=CORE,
+        state_size=STATE_SIZE,
         updates=4,
         entropy=lambda env_steps: env_steps / 100,
         ring=lambda: rings.append(1),

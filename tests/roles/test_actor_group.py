@@ -1,4 +1,4 @@
-"""Actors that share a process: what each plays is its own, whoever it is stored and answered together with."""
+"""Actors that share a process: each plays its own episodes, whichever workers share its batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENVIRONMENTS = Path(__file__).parents[1] / "fault_environments.py"
 
 
 @pytest.mark.parametrize("envs_per_actor", [1, 2, 12])
-def test_every_step_follows_the_physics_and_is_counted_for_who_played_it(envs_per_actor: int) -> None:
+def test_every_step_follows_the_physics_and_is_counted_for_its_worker(envs_per_actor: int) -> None:
     with lone_group(envs_per_actor=envs_per_actor, env_steps=6_000, seed=3) as found:
         found.play(lambda: found.env_steps >= 6_000)
         table = found.table
@@ -75,7 +75,7 @@ def test_each_worker_explores_by_its_own_rate() -> None:
             assert np.mean(taken < best) == pytest.approx(expected, abs=4 * (expected / steps.sum()) ** 0.5 + 1e-3)
 
 
-def test_weights_are_pulled_when_each_worker_was_answered_so_often_on_average() -> None:
+def test_weights_are_pulled_after_so_many_replies_to_each_worker_on_average() -> None:
     greedy = {"epsilon_start": 0.0, "epsilon_end": 0.0}
     with lone_group(envs_per_actor=2, own={"pull_period": 50}, agent=greedy) as found:
         policy: Any = found.group.policy
@@ -93,7 +93,7 @@ def test_weights_are_pulled_when_each_worker_was_answered_so_often_on_average() 
 
 
 @pytest.mark.parametrize(("wishes", "any_number"), [({"noisy": True}, False), ({}, True)])
-def test_networks_that_are_compiled_are_asked_in_few_sizes(wishes: dict[str, Any], any_number: bool) -> None:
+def test_networks_that_are_compiled_get_requests_in_few_sizes(wishes: dict[str, Any], any_number: bool) -> None:
     with lone_group(envs_per_actor=1, actors=7, agent=wishes) as found:
         sizes: list[int] = []
         submit = found.group.policy.submit
@@ -111,7 +111,7 @@ def test_pieces_of_powers_of_two_are_everything_in_order(count: int) -> None:
     assert [len(piece) for piece in pieces] == sorted((1 << bit for bit in range(6) if count >> bit & 1), reverse=True)
 
 
-def test_nobody_plays_while_it_is_held_back_and_everybody_goes_on_afterwards() -> None:
+def test_no_worker_plays_while_it_is_held_back_and_all_go_on_afterwards() -> None:
     with lone_group(envs_per_actor=1, env_steps=10**6) as found:
         allowed = [100]
         found.group.may_play = lambda: found.env_steps < allowed[0]
@@ -127,7 +127,7 @@ def test_nobody_plays_while_it_is_held_back_and_everybody_goes_on_afterwards() -
         assert found.problems() == []
 
 
-def test_a_group_is_not_at_rest_while_somebody_is_about_to_send_all_on() -> None:
+def test_a_group_is_not_at_rest_while_a_thread_is_about_to_send_all_on() -> None:
     with lone_group(envs_per_actor=1, env_steps=10**6) as found:
         found.play(lambda: found.env_steps >= 20)
         looked, go_on = threading.Event(), threading.Event()
@@ -157,7 +157,7 @@ def test_workers_with_failing_environments_begin_anew_and_the_others_play_on() -
         assert found.problems() == []
         for rank, actor in enumerate(found.group.actors):
             assert actor.stats.own_env_steps == found.steps_in_lanes(rank)[0]
-            assert int(actor.stats.row["starts"]) == 1 + [who for who, _ in found.failures].count(rank)
+            assert int(actor.stats.row["starts"]) == 1 + [failed for failed, _ in found.failures].count(rank)
 
 
 def test_environments_that_fail_while_they_begin_end_the_group() -> None:
@@ -202,7 +202,7 @@ def test_a_hanging_environment_is_not_beaten_for_and_its_place_is_known_and_the_
         assert found.problems() == []
 
 
-def test_a_group_that_is_dismissed_waits_for_nobody() -> None:
+def test_a_group_that_is_dismissed_waits_for_no_worker() -> None:
     with lone_group(envs_per_actor=1, env_steps=10**6) as found:
         stuck, release = found.group.actors[0], threading.Event()
         found.play(lambda: found.env_steps >= 10)

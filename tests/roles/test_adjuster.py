@@ -146,7 +146,7 @@ def test_numbers_that_make_little_difference_drift_less_than_luck_would_have_the
     assert np.mean([numbers[2] for numbers, _, _ in run.path()]) > 21.5
 
 
-def test_an_adjuster_that_is_started_again_goes_on_from_what_was_kept_and_draws_anew() -> None:
+def test_an_adjuster_that_is_started_again_goes_on_from_what_was_kept_and_chooses_anew() -> None:
     run = Trainings(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
     first = set()
     for _ in range(12):
@@ -158,7 +158,7 @@ def test_an_adjuster_that_is_started_again_goes_on_from_what_was_kept_and_draws_
     assert len(first) > 2
 
 
-def test_a_pause_is_no_time_in_which_nobody_trained() -> None:
+def test_a_pause_does_not_count_as_time_without_training() -> None:
     run = Trainings(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
     for _ in range(5):
         run.play(33)
@@ -226,7 +226,7 @@ def test_the_time_right_after_a_change_does_not_count() -> None:
 
 
 def test_a_measurement_that_begins_late_takes_its_time() -> None:
-    """The adjuster was not asked for a while: it must not judge by no time at all."""
+    """The adjuster had no turn for a while: it must not judge by no time at all."""
     run = Trainings(peak((2, 2, 2)), (2, 2, 2), (3, 3, 3))
     run.play(600, tick=12.0)
     path = run.path()

@@ -96,18 +96,18 @@ class Referee:
 
 
 class Steady:
-    """A policy that answers with the lowest legal action, after some polls."""
+    """A policy that replies with the lowest legal action, after some polls."""
 
     version = 7
     stores_values = False
 
     def __init__(self, delay: int = 0) -> None:
-        self.delay, self.asked = delay, 0
+        self.delay, self.requests = delay, 0
 
     def submit(self, observation: Any, mask: NDArray[np.bool_] | None) -> None:  # noqa: ARG002
         assert mask is not None
         self.reply, self.wait = mask.argmax(axis=1), self.delay
-        self.asked += 1
+        self.requests += 1
 
     def poll(self) -> NDArray[np.integer[Any]] | None:
         self.wait -= 1
@@ -172,8 +172,8 @@ def noisy_policy(rank: int = 0) -> LocalPolicy:
     return LocalPolicy(agent, weights, seed=0, rank=rank, stores_values=True)
 
 
-def answers(policy: LocalPolicy, count: int) -> NDArray[np.float32]:
-    """What it says of the same observation again and again."""
+def replies(policy: LocalPolicy, count: int) -> NDArray[np.float32]:
+    """Its values of the same observation, again and again."""
     found = []
     for _ in range(count):
         policy.submit(np.ones((1, 4), np.float32), None)
@@ -183,16 +183,16 @@ def answers(policy: LocalPolicy, count: int) -> NDArray[np.float32]:
     return np.array(found)
 
 
-def test_noisy_policy_draws_fresh_noise_for_each_answer_and_goes_on_where_it_was() -> None:
+def test_noisy_policy_samples_fresh_noise_for_each_reply_and_goes_on_where_it_was() -> None:
     policy = noisy_policy()
-    first = answers(policy, 5)
+    first = replies(policy, 5)
     assert len(np.unique(first.round(6), axis=0)) == 5, "the same weights and observation, other noise"
     saved = policy.state()
-    then = answers(policy, 3)
+    then = replies(policy, 3)
     resumed = noisy_policy()
     resumed.load_state(saved)
-    np.testing.assert_array_equal(answers(resumed, 3), then)
-    assert not np.isin(answers(noisy_policy(rank=1), 5), first).any(), "each actor has noise of its own"
+    np.testing.assert_array_equal(replies(resumed, 3), then)
+    assert not np.isin(replies(noisy_policy(rank=1), 5), first).any(), "each actor has noise of its own"
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
@@ -210,11 +210,11 @@ def test_actor_explores_as_often_as_epsilon_says(taxis: Referee, epsilon: float)
     assert other / 3000 == pytest.approx(epsilon, abs=0.05)
 
 
-def test_actor_asks_once_and_waits_for_the_answer(taxis: Referee) -> None:
+def test_actor_sends_one_request_and_waits_for_the_reply(taxis: Referee) -> None:
     policy = Steady(delay=2)
     actor = actor_of(taxis, policy, 0.0)
     assert [actor.step() for _ in range(6)] == [False, False, True, False, True, False]
-    assert policy.asked == 3
+    assert policy.requests == 3
     assert actor.stats.env_steps == 20
 
 

@@ -18,7 +18,7 @@ from repertory.channels.mailbox import InferenceRequest
 from repertory.roles.inference import SampledActions, log_probabilities
 
 MANY = NUMPY_ROWS + 1
-"""More than NumPy replies to by itself."""
+"""More rows than the NumPy forward pass takes."""
 
 
 def request_of(agent: Agent, count: int, seed: int = 0) -> InferenceRequest:
@@ -29,10 +29,10 @@ def request_of(agent: Agent, count: int, seed: int = 0) -> InferenceRequest:
     )
 
 
-def rows_of(agent: Agent, weights: NDArray[np.float32], asked: InferenceRequest) -> NDArray[Any]:
+def rows_of(agent: Agent, weights: NDArray[np.float32], request: InferenceRequest) -> NDArray[Any]:
     """The network's outputs by JAX."""
     assert agent.respond is not None
-    return np.asarray(agent.respond(weights, *asked)[0])
+    return np.asarray(agent.respond(weights, *request)[0])
 
 
 @pytest.mark.parametrize("count", [1, NUMPY_ROWS, MANY], ids=["one", "numpy", "jax"])
@@ -40,13 +40,13 @@ def test_actions_are_sampled_from_the_softmax(count: int) -> None:
     """The same observation again and again; a fixed seed, so the test's outcome never changes."""
     agent = agent_of(TINY)
     weights = vector_of(agent, scale=0.5)
-    asked = request_of(agent, 1)._replace(mask=np.array([[True, True, False, True]]))
-    π = twins.softmax(rows_of(agent, weights, asked)[0, :-1])
+    request = request_of(agent, 1)._replace(mask=np.array([[True, True, False, True]]))
+    π = twins.softmax(rows_of(agent, weights, request)[0, :-1])
     assert π[2] == 0
     assert np.sort(π)[1] > 0.03
     sampled = SampledActions(agent, np.random.default_rng(5))
     sampled.rows.load(weights)
-    many = InferenceRequest(*(np.repeat(x, count, axis=0) for x in asked))  # type: ignore[arg-type,type-var]
+    many = InferenceRequest(*(np.repeat(x, count, axis=0) for x in request))  # type: ignore[arg-type,type-var]
     samples = np.concatenate([sampled.reply(many).action for _ in range(8000 // count)])
     counts = np.bincount(samples, minlength=ACTIONS)
     assert counts[2] == 0
@@ -77,25 +77,25 @@ def test_log_probabilities_of_huge_preferences_are_finite() -> None:
 def test_what_numpy_replies_is_what_jax_replies(count: int) -> None:
     agent = agent_of(TINY)
     assert agent.numpy_forward is not None
-    asked, weights = request_of(agent, count)._replace(mask=None), vector_of(agent, scale=0.5)
-    answers = []
+    request, weights = request_of(agent, count)._replace(mask=None), vector_of(agent, scale=0.5)
+    replies = []
     for one in (agent, replace(agent, numpy_forward=None)):
         sampled = SampledActions(one, np.random.default_rng(2))
         sampled.rows.load(weights)
-        answers.append([sampled.reply(asked) for _ in range(20)])
-    for numpy, jitted in zip(*answers, strict=True):
+        replies.append([sampled.reply(request) for _ in range(20)])
+    for numpy, jitted in zip(*replies, strict=True):
         np.testing.assert_array_equal(numpy.action, jitted.action)
         np.testing.assert_allclose(numpy.extras, jitted.extras, rtol=1e-5, atol=1e-5)
         assert numpy.state.shape == jitted.state.shape == (count, 0)
-    assert len({tuple(reply.action.tolist()) for reply in answers[0]}) > 1
+    assert len({tuple(reply.action.tolist()) for reply in replies[0]}) > 1
 
 
 def test_new_weights_are_taken_at_once() -> None:
     agent = agent_of(TINY)
-    asked, sampled = request_of(agent, 1), SampledActions(agent, np.random.default_rng(0))
+    request, sampled = request_of(agent, 1), SampledActions(agent, np.random.default_rng(0))
     found = []
     for seed in (1, 2, 1):
         sampled.rows.load(vector_of(agent, seed))
         sampled.rng = np.random.default_rng(0)
-        found.append(float(sampled.reply(asked).extras[0, 0]))  # type: ignore[index]
+        found.append(float(sampled.reply(request).extras[0, 0]))  # type: ignore[index]
     assert found[0] == found[2] != found[1]

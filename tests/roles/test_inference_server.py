@@ -29,12 +29,12 @@ from repertory.roles.inference import InferenceServer, SampledActions
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 9), servers=st.integers(1, 3))
 def test_every_reply_goes_to_the_client_that_asked(seed: int, clients: int, servers: int) -> None:
-    """Clients ask other servers, and servers are replaced by new ones: a reply is to the client's last request."""
+    """Clients change their server, and servers are replaced by new ones: a reply is to the client's last request."""
     rng, mailbox = np.random.default_rng(seed), mailbox_of(clients, state_size=2)
     to = [0] * clients
     policies = [policy_of(mailbox, client, lambda client=client: to[client]) for client in range(clients)]
-    everybody = [server_of(mailbox, rank) for rank in range(servers)]
-    asked: list[NDArray[np.float32] | None] = [None] * clients
+    running = [server_of(mailbox, rank) for rank in range(servers)]
+    sent: list[NDArray[np.float32] | None] = [None] * clients
     sums = np.zeros((clients, ENVIRONMENTS), np.float32)
     replied = [True] * clients
     for _ in range(80):
@@ -46,20 +46,20 @@ def test_every_reply_goes_to_the_client_that_asked(seed: int, clients: int, serv
                 new = rng.random(ENVIRONMENTS) < 0.2
                 policies[client].reset(new)
                 sums[client] = np.where(new, 0.0, sums[client]) + seen[:, 0]
-                if asked[client] is None:
+                if sent[client] is None:
                     sums[client] = seen[:, 0]
                 policies[client].submit(seen, everything_legal())
-                asked[client], replied[client] = seen, False
+                sent[client], replied[client] = seen, False
             case 3 | 4:
                 waiting = [a for a in range(clients) if not replied[a] and to[a] == server]
-                assert everybody[server].step() == bool(waiting)
+                assert running[server].step() == bool(waiting)
                 for a in waiting:
                     replied[a] = True
             case 5:
-                everybody[server] = server_of(mailbox, server)
+                running[server] = server_of(mailbox, server)
             case _:
                 pass
-        found, request = policies[client].poll(), asked[client]
+        found, request = policies[client].poll(), sent[client]
         if request is None or not replied[client]:
             assert request is None or found is None
             continue

@@ -58,13 +58,13 @@ def sample_of(seed: int, updates: int) -> Sample:
 
 
 class NoWeights:
-    """A channel that nobody reads."""
+    """A channel without a reader."""
 
     def publish(self, version: int, weights: Any) -> None:
         """Nothing."""
 
     def latest(self) -> tuple[int, Any]:
-        """Never asked."""
+        """Never called."""
         raise AssertionError
 
 
@@ -123,13 +123,13 @@ def test_values_are_prefetched_unless_the_target_moves_before_their_end(monkeypa
         assert made.prefetch.known == 9 - 3  # the first, and those after 20 and 40 updates
 
 
-def test_answers_that_come_too_late_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_come_too_late_are_computed_by_the_learner_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    answers = module._values
+    values = module._values
 
     def late(*given: Any) -> Any:
         gate.wait(20)
-        return answers(*given)
+        return values(*given)
 
     monkeypatch.setattr(module, "_values", late)
     with learner(agent_of(target_period=100), 2, True) as (made, slots):
@@ -147,7 +147,7 @@ def test_answers_that_come_too_late_are_done_without(monkeypatch: pytest.MonkeyP
     ("options", "possible"),
     [({}, True), ({"target_tau": 0.1}, False), ({"target": False}, False), ({"noisy": True}, False)],
 )
-def test_only_a_target_that_stays_can_be_asked_ahead(options: dict[str, Any], possible: bool) -> None:
+def test_only_a_target_that_stays_can_be_prefetched(options: dict[str, Any], possible: bool) -> None:
     assert agent_of(**options).prefetch_target == possible
 
 

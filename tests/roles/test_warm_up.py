@@ -1,4 +1,4 @@
-"""Whoever learns, answers or plays has compiled before the clock runs, and nothing has changed by that."""
+"""Every role compiles before the clock runs, and that changes nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def compiled_by(work: Callable[[], None], caplog: pytest.LogCaptureFixture) -> l
 
 
 def check(begin: Callable[[], Driver], caplog: pytest.LogCaptureFixture) -> None:
-    jax.clear_caches()  # what an earlier test has compiled counts for nobody
+    jax.clear_caches()  # what an earlier test has compiled does not count
     driver = begin()
     try:
         assert compiled_by(lambda: play(driver), caplog) == []
@@ -89,14 +89,14 @@ def check(begin: Callable[[], Driver], caplog: pytest.LogCaptureFixture) -> None
     TOPOLOGIES,
     ids=["-".join([name, *map(str, options.values())]) for name, options in TOPOLOGIES],
 )
-def test_nobody_compiles_once_a_run_has_started(
+def test_no_worker_compiles_once_a_run_has_started(
     topology: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     check(lambda: inline_run(topology, options, **alone(topology)), caplog)
 
 
 @pytest.mark.parametrize("topology", ON_PICTURES)
-def test_nobody_compiles_once_a_run_on_pictures_has_started(topology: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_worker_compiles_once_a_run_on_pictures_has_started(topology: str, caplog: pytest.LogCaptureFixture) -> None:
     check(lambda: inline_run(topology, **PICTURES), caplog)
 
 

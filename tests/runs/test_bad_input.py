@@ -165,17 +165,17 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ("train CartPole-v1 --agent.prioritized --agent.no-replay", "--agent.prioritized needs a replay"),
         ("train CartPole-v1 --agent.replay-capacity 10", "can't hold --agent.learning-starts"),
         ("train CartPole-v1 --name ../up", "'../up' cannot be the name of a run"),
-        ("train CartPole-v1 --topology collectors --agent.no-replay", "topology 'collectors' learns from a memory"),
+        ("train CartPole-v1 --topology collectors --agent.no-replay", "'collectors' needs an experience replay"),
         ("train CartPole-v1 --topology all_reduce --agent.no-replay", "choose --topology hogwild, or single"),
-        ("train CartPole-v1 --topology gorila --agent.noisy", "noisy networks are not made for that"),
+        ("train CartPole-v1 --topology gorila --agent.noisy", "which noisy networks do not support"),
         ("train CartPole-v1 --topology hogwild --agent.noisy", "choose --topology collectors, or --agent.no-noisy"),
         (
             "train CartPole-v1 --topology parameter_server --agent.prioritized --topology.memory shared",
-            "topology 'parameter_server' can't prioritise a memory that several processes draw from",
+            "topology 'parameter_server' can't prioritise a memory that several processes sample from",
         ),
         (
             "train CartPole-v1 --topology hogwild --topology.method replay --agent.prioritized",
-            "topology 'hogwild' can't prioritise a memory that several processes draw from",
+            "topology 'hogwild' can't prioritise a memory that several processes sample from",
         ),
         (
             "train CartPole-v1 --topology collectors --topology.actor-priorities",
@@ -192,7 +192,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ),
         (
             "train CartPole-v1 --topology hogwild --topology.method replay --agent.no-replay",
-            "--topology.method replay learns from a memory",
+            "--topology.method replay needs an experience replay",
         ),
         ("train CartPole-v1 --agent rainbow --topology gorila", "topology 'gorila' does not train agent 'rainbow'"),
         (
@@ -228,7 +228,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ),
         (
             "train CartPole-v1 --topology ga3c --engine inline --topology.adjust-from 1 1 1",
-            "--topology.adjust-from goes by the clock: take --engine processes",
+            "--topology.adjust-from goes by the clock, and inline runs do not: use --engine processes",
         ),
         (
             "train CartPole-v1 --topology ga3c --topology.adjust-from 1 1",
@@ -250,8 +250,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "train CartPole-v1 --topology impala --agent appo --topology.learners 2",
             "--agent.epochs and --agent.minibatches above 1 need one learner",
         ),
-        ("train CartPole-v1 --topology ga3c --agent.epochs 2", "need one learner, who alone makes the updates"),
-        ("train CartPole-v1 --topology a3c --agent.epochs 2", "need one learner, who alone makes the updates"),
+        ("train CartPole-v1 --topology ga3c --agent.epochs 2", "need a single learner that makes all updates"),
+        ("train CartPole-v1 --topology a3c --agent.epochs 2", "need a single learner that makes all updates"),
         (
             "train CartPole-v1 --topology seed_rl --agent dqn --topology.groups 2",
             "--topology.groups 2 is for agents that learn from unrolls",

@@ -102,7 +102,7 @@ def test_a_runs_own_file_under_another_topology_gives_what_was_chosen(run: Path)
     assert other.actors == usual.actors
     assert other.topology == usual.topology
     assert file.agent("single") == "dqn"
-    assert file.agent("impala") == "", "nobody chose dqn: it was the usual one"
+    assert file.agent("impala") == "", "dqn was not chosen: it was the default"
 
 
 def test_topology_agent_and_engine_may_stand_in_the_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +183,7 @@ def test_code_that_a_strangers_run_names_is_not_imported(
             repertory.train(config=given)
     assert not (place / "imported").exists()
     assert cli.main(["train", "strange.py:make", "--config", str(strange), "--dry-run"]) == 0
-    assert (place / "imported").exists(), "who names it wants it"
+    assert (place / "imported").exists(), "the user named it"
     (strange / "config.json").write_text(json.dumps(told["config"]))
     assert cli.main(["train", "--config", str(strange), "--dry-run"]) == 2
     assert "is no run: its config.json has no options of one" in capsys.readouterr().err

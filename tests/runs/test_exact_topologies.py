@@ -1,4 +1,4 @@
-"""Every topology on `inline` that was interrupted after a checkpoint goes on bit for bit as if nobody had."""
+"""Every topology on `inline`, interrupted after a checkpoint, goes on bit for bit as the uninterrupted run."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_live_view_shows_mean_percentile_and_maximum_of_the_lag(width: int) -> N
     lag = {"policy_lag_mean": 2.344, "policy_lag_p95": 5.0, "policy_lag_max": 7}
     text = drawn(width, UNROLLS | lag, Budget(300_000, None))
     assert "policy lag  mean 2.34  p95 5  max 7  updates" in text
-    assert "gradient age" not in text, "nobody measured it"
+    assert "gradient age" not in text, "it was not measured"
     assert "policy lag" not in drawn(width, UNROLLS, Budget(300_000, None))
 
 

@@ -392,7 +392,7 @@ def test_a_picture_beside_a_vector_trains_and_is_told_of_at_the_start(
         "--agent.dueling --agent.n-step 3 --agent.optimizer rmsprop --agent.loss squared --agent.target-tau 0.01",
     ],
 )
-def test_every_member_of_the_family_trains(parts: str) -> None:
+def test_every_agent_of_the_family_trains(parts: str) -> None:
     made = train("CartPole-v1", *parts.split())
     assert made["updates"] > 90
     config = json.loads(Path("runs/run/config.json").read_bytes())["config"]["agent"]

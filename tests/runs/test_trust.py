@@ -1,4 +1,4 @@
-"""A run directory names code, and its author may be somebody else: only what this user trained with is imported.
+"""A run directory names code, and its author may be a stranger: only what this user trained with is imported.
 
 A stranger is the same user with nothing remembered: another state directory.
 """
@@ -66,10 +66,10 @@ def be(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
 
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on, somebody who has trained nothing here; nothing of what was imported is there any more."""
+    """From now on, a user who has trained nothing here; nothing of what was imported is there any more."""
 
     def become() -> None:
-        be(monkeypatch, "somebody else")
+        be(monkeypatch, "a stranger")
         for name in [name for name in sys.modules if name.startswith("_repertory_file_")]:
             monkeypatch.delitem(sys.modules, name)
         Path("imported.txt").unlink(missing_ok=True)
@@ -153,7 +153,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_ones_own_run_that_somebody_has_changed_is_not_trusted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ones_own_run_that_was_changed_is_not_trusted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("mine.py:make")
     (place / "theirs.py").write_text(CODE)
     Path("imported.txt").unlink(missing_ok=True)
@@ -269,7 +269,7 @@ def test_an_agent_is_loaded_without_its_environments_code(stranger: Callable[[],
     assert not Path("imported.txt").exists()
 
 
-def test_a_study_that_somebody_has_changed_makes_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_was_changed_makes_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = words("compare CartPole-v1 --topologies single --env-steps 200 --seeds 1 --quiet --cold")
     assert cli.main(command) == 0
     study = place / "studies/compare-cartpole-v1"

@@ -84,7 +84,7 @@ def _listen(page: Page) -> tuple[list[str], list[str]]:
 
 
 def cells(browser: Browser, path: Path, width: int, table: str) -> list[tuple[str, list[tuple[float, float]]]]:
-    """The columns of a table that nobody has scrolled: each head, and from where to where its cells reach."""
+    """The columns of a table that was not scrolled: each head, and from where to where its cells reach."""
     return [
         (head, [(left, right) for left, right in boxes]) for head, boxes in _asked(browser, path, width, CELLS, table)
     ]

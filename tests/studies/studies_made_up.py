@@ -1,4 +1,4 @@
-"""Studies that nobody made: results with the scores, speeds and failures that a test wants."""
+"""Made-up studies: results with the scores, speeds and failures that a test wants."""
 
 from __future__ import annotations
 
@@ -93,8 +93,10 @@ def scaled(actors: Sequence[int] = (1, 2, 4, 8, 16, 32, 64), seeds: int = 1) -> 
         pace = 95.0 * min(count, 16) ** 0.97 * (1 + 0.02 * math.log2(max(1, count / 16)))
         runs += [_paced(trial(f"{count} actors", seed, [20, 60, 180.0], pace=pace), pace) for seed in range(seeds)]
     found = study(runs, "scale")
-    crew = tuple(contestant(f"{count} actors", count) for count in actors)
-    return replace(found, contestants=crew, command="repertory scale repertory/SlowCartPole-v1 --topology collectors")
+    contestants = tuple(contestant(f"{count} actors", count) for count in actors)
+    return replace(
+        found, contestants=contestants, command="repertory scale repertory/SlowCartPole-v1 --topology collectors"
+    )
 
 
 def _paced(run: Trial, pace: float) -> Trial:

@@ -1,4 +1,4 @@
-"""Studies as their users make them, with a page that is quickly written; and whoever of them is still alive."""
+"""Studies as their users make them, with a page that is quickly written; and the processes of them that still live."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class StudyProcess:
         """What it printed."""
         return self.printed.read_text()
 
-    def everybody(self) -> list[psutil.Process]:
-        """All that live of it."""
+    def alive(self) -> list[psutil.Process]:
+        """Its living processes."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
@@ -64,13 +64,13 @@ class StudyProcess:
         except (psutil.Error, OSError):
             return False
 
-    def await_nobody(self) -> None:
-        """Everybody has left soon after its end."""
-        until(lambda: not self.everybody(), timeout=60, what="that everybody left")
+    def await_end(self) -> None:
+        """All its processes end soon after it."""
+        until(lambda: not self.alive(), timeout=60, what="the end of all its processes")
 
     def end(self) -> None:
         """Whatever is left, ended: for tests that fail."""
-        for process in self.everybody():
+        for process in self.alive():
             process.kill()
         self.process.wait(10)
 

@@ -152,8 +152,8 @@ def test_what_comes_from_data_is_escaped(browser: Browser, tmp_path: Path) -> No
     ]
     runs += [failed("c", 0, NASTY)]
     results = study(runs)
-    crew = (replace(contestant(NASTY), settings={NASTY: NASTY}), *results.contestants[1:])
-    results = replace(results, contestants=crew, environment=NASTY, command=NASTY, budget=NASTY, machine=NASTY)
+    contestants = (replace(contestant(NASTY), settings={NASTY: NASTY}), *results.contestants[1:])
+    results = replace(results, contestants=contestants, environment=NASTY, command=NASTY, budget=NASTY, machine=NASTY)
     path = page.write(results, tmp_path)
     text = path.read_text()
     assert "<script" not in text

@@ -127,7 +127,7 @@ def test_seconds_decide_when_a_run_ends_and_when_it_is_evaluated(study: Path) ->
     assert max(len(result(run)["evaluations"]) for run in finished(study)) >= 2, "not only one at the end"
 
 
-def test_seed_0_of_everybody_comes_before_seed_1_of_anybody(study: Path) -> None:
+def test_seed_0_of_all_contestants_comes_before_seed_1_of_any(study: Path) -> None:
     ends = {run.name: (run / "result.json").stat().st_mtime_ns for run in finished(study)}
     assert max(ends["single-s0"], ends["hogwild-s0"]) < min(ends["single-s1"], ends["hogwild-s1"])
 
@@ -198,7 +198,7 @@ def test_interrupted_study_goes_on_and_repeats_nothing(tmp_path: Path, processes
     time.sleep(wait)  # a moment of the second run: in start-up, training, or at its end
     first.process.send_signal(signal.SIGINT)
     assert first.wait() == 130, f"{wait}: {first.said()}"
-    first.await_nobody()
+    first.await_end()
     assert "Traceback" not in first.said()
     done = {run.name: stamps(run) for run in finished(study)}
     assert 1 <= len(done) < 3
@@ -217,9 +217,9 @@ def test_killed_study_takes_its_run_with_it(tmp_path: Path, processes: list[Stud
     processes.append(driver := StudyProcess(tmp_path, *arguments))
     metrics = tmp_path / "studies/compare-cartpole-v1/runs/collectors-s0/metrics.jsonl"
     until(lambda: metrics.exists() and metrics.stat().st_size, timeout=120, what="a line of metrics")
-    assert len(driver.everybody()) > 3
+    assert len(driver.alive()) > 3
     driver.process.kill()
-    driver.await_nobody()
+    driver.await_end()
 
 
 def test_run_that_an_earlier_evaluation_solves_does_not_wait_for_its_last(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_run_that_an_earlier_evaluation_solves_does_not_wait_for_its_last(tmp_pa
 # Failure
 
 
-def test_failing_member_is_told_and_the_others_go_on(
+def test_failing_contestant_is_reported_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def test_every_topology_is_a_contestant_with_the_same_budget() -> None:
     }
 
 
-def test_target_alone_gives_everybody_the_longest_preset() -> None:
+def test_target_alone_gives_all_contestants_the_longest_preset() -> None:
     found = compare(CompareOptions("CartPole-v1", topologies="single,impala", target_score=475.0))
     assert {entrant.options.env_steps for entrant in found} == {600_000}
     assert {entrant.options.eval_every for entrant in found} == {50_000 // 25}
@@ -120,7 +120,7 @@ def _short(options: RunOptions, place: Path, name: str) -> RunOptions:
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "repertory/SlowCartPole-v1"])
-def test_warm_up_of_everybody_can_run_and_learns_at_once(environment: str, tmp_path: Path) -> None:
+def test_warm_up_of_every_contestant_can_run_and_learns_at_once(environment: str, tmp_path: Path) -> None:
     for entrant in compare(CompareOptions(environment)):
         options, plan = draft(warm_up_of(entrant.options, tmp_path))
         assert (options.seconds, options.target_score, options.eval_every_s) == (2.0, None, None)

@@ -41,7 +41,7 @@ STUDIES = {
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In the style of the page, with intervals that nobody looks at, and that are not kept for other tests."""
+    """In the style of the page, with intervals that no test reads, and that are not kept for other tests."""
     monkeypatch.setattr(statistics, "REPETITIONS", 10)
     with rc_context(SETTINGS):
         yield
@@ -140,7 +140,7 @@ def test_axis_is_logarithmic_where_contestants_end_ten_times_apart(
 
 
 def test_names_keep_their_difference_wherever_it_stands() -> None:
-    ends = [f"parameter_server, company.staleness_bound={bound}" for bound in (1, 2, 3)]
+    ends = [f"parameter_server, topology.staleness_bound={bound}" for bound in (1, 2, 3)]
     middles = [f"seed_rl, agent.learning_rate={rate}, agent.discount_of_rewards=0.99" for rate in (0.1, 0.2, 0.3)]
     starts = [f"{start}, agent.learning_rate=0.001, agent.discount=0.99" for start in ("apex", "impala", "gorila")]
     for names in (ends, middles, starts, [*ends, *middles, *starts]):

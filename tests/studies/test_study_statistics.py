@@ -121,7 +121,7 @@ def test_improvement_has_an_interval_around_its_value() -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_below_three_seeds_no_interval_is_invented_and_nobody_is_told_apart(seeds: int) -> None:
+def test_below_three_seeds_no_interval_is_invented_and_no_two_are_told_apart(seeds: int) -> None:
     low, high = tuple(map(float, range(seeds))), tuple(map(float, range(100, 100 + seeds)))
     assert (estimate(high).low, estimate(high).high) == (None, None)
     assert improvement(high, low).low is None
@@ -235,7 +235,7 @@ def test_who_misses_the_target_once_but_is_faster_else_is_not_called_behind() ->
     assert (found.best.contestant, found.behind, found.level) == ("sure", (), ("fast",))
 
 
-def test_a_criterion_that_nobody_met_has_no_winner() -> None:
+def test_a_criterion_that_no_contestant_met_has_no_winner() -> None:
     results = final({"a": [1.0] * 3, "b": [2.0] * 3}, target=1000.0)
     assert SECONDS_TO_TARGET not in [one.criterion for one in standings(results)]
 
@@ -254,7 +254,7 @@ def test_times_are_told_by_their_median_whether_all_seeds_get_there_or_not() -> 
     assert (found.best.estimate.value, found.best.estimate.low, found.best.estimate.high) == (3.0, 2.0, 10.0)
 
 
-def test_the_time_to_a_target_leads_if_anybody_reached_it_else_the_score_and_of_actors_the_speed() -> None:
+def test_the_time_to_a_target_leads_if_it_was_reached_else_the_score_and_of_actors_the_speed() -> None:
     scores = {"a": [1.0] * 3, "b": [2.0] * 3}
     assert leading(final(scores)) is leading(final(scores, target=9.0)) is FINAL_SCORE
     assert leading(final(scores, target=2.0)) is leading(final(scores, "ablate", target=2.0)) is SECONDS_TO_TARGET

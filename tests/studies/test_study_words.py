@@ -64,7 +64,7 @@ def test_who_was_sooner_with_fewer_seeds_is_named_beside_the_one_that_reached_it
     assert " first" not in said
 
 
-def test_a_target_that_nobody_reached_with_every_seed_is_said_to_be_so() -> None:
+def test_a_target_that_no_contestant_reached_with_every_seed_is_said_to_be_so() -> None:
     said = answer(timed({"alpha": [5, 6, None], "beta": [4, None, None]}))
     assert said.startswith(
         "No topology reached 45 with every seed; most often `alpha` did, with 2 of 3 seeds, after 6 s; "
@@ -72,7 +72,7 @@ def test_a_target_that_nobody_reached_with_every_seed_is_said_to_be_so() -> None
     assert "`beta` (1 of 3 seeds)" in said
 
 
-def test_a_target_that_nobody_reached_is_answered_with_the_best_score() -> None:
+def test_a_target_that_no_contestant_reached_is_answered_with_the_best_score() -> None:
     none = timed({"alpha": [None] * 3, "beta": [None] * 3})
     assert answer(none) == "No topology reached 45 within 20 s; all scored 20 (3 seeds); 3 seeds show no difference."
     said = answer(replace(final(CLEAR, target=475.0), budget="until 475, at most 20 s"))
@@ -108,7 +108,7 @@ def test_equals_at_the_top_are_named_together() -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_few_seeds_prove_little_and_nobody_is_called_ahead(seeds: int) -> None:
+def test_few_seeds_prove_little_and_no_contestant_is_called_ahead(seeds: int) -> None:
     results = final({name: values[:seeds] for name, values in CLEAR.items()})
     noun = "1 seed" if seeds == 1 else "2 seeds"
     assert answer(results).endswith(
@@ -125,7 +125,7 @@ def test_three_seeds_part_no_scores_and_say_how_often_chance_does() -> None:
     assert "chance does the same one time in 10" in remarks(results)
 
 
-def test_one_contestant_is_not_compared_with_anybody() -> None:
+def test_one_contestant_is_not_compared_with_any_other() -> None:
     said = answer(final({"alpha": [1.0, 2, 3, 4, 5]}))
     assert said.startswith("`alpha` scored 3 after 60 s (5 seeds, ")
     assert not any(word in said for word in ("highest", "ahead", "difference", ";"))

@@ -80,7 +80,7 @@ def test_replicas_stay_equal_wherever_a_pause_finds_them(compression: str, round
 
 @pytest.mark.parametrize("compression", ["int8", "topk"])
 def test_a_round_that_is_given_up_takes_nothing_from_what_is_still_to_be_sent(compression: str) -> None:
-    """The gradient counts for nobody, so its residual counts for nobody."""
+    """The gradient is not used, so its residual is not used either."""
     driver = inline_run("all_reduce", {"compression": compression}, env_steps=10**6)
     replica: Replica = roles(driver, Replica)[0]
     play(driver, 600)
@@ -201,7 +201,7 @@ def test_weights_of_two_processes_are_equal_to_the_bit_after_every_update(compre
             driver.settle()
             assert_replicas_equal(checksums(driver), updates)
             driver.start()
-        assert listening(driver) == [], "nobody else can connect"
+        assert listening(driver) == [], "no other program can connect"
         assert driver.restarts == 0
     finally:
         driver.close()
@@ -231,7 +231,7 @@ def test_two_processes_learn_what_one_thread_learns_to_the_bit_whatever_their_sp
 
 
 @pytest.mark.parametrize("topology", ["all_reduce", "impala"])
-def test_pauses_that_follow_each_other_at_once_leave_nobody_waiting(
+def test_pauses_that_follow_each_other_at_once_leave_no_replica_waiting(
     topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One replica goes on and waits for the others, while another has slept through the time between two pauses."""

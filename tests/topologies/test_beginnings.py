@@ -52,7 +52,7 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path, gate: Path) -> Iterat
     driver.close()
 
 
-def test_nobody_plays_before_all_are_ready_and_a_checkpoint_does_not_wait_for_an_evaluation(
+def test_no_worker_plays_before_all_are_ready_and_a_checkpoint_does_not_wait_for_an_evaluation(
     driver: Driver, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = driver.host

@@ -82,7 +82,7 @@ def test_replay_ratio_of_collectors_stays_in_its_window_whatever_the_speeds(spee
         if counters.env_steps >= 800:
             break
     driver.close()
-    assert counters.env_steps >= 800, "nobody waited for ever"
+    assert counters.env_steps >= 800, "no worker waited for ever"
     window = CALLS_AHEAD * per_call + (plan.environments + plan.envs_per_actor) * 2.0 / 8
     assert max(behind) <= window
     assert counters.updates * 8 / (counters.env_steps - 100) == pytest.approx(2.0, abs=window * 8 / 700)
@@ -95,9 +95,9 @@ def test_smallest_replay_that_is_not_refused_always_has_a_step_to_sample(topolog
     driver = inline_run(topology, agent=agent)
     lanes, priorities = lanes_of(driver.wiring), channel_of(driver.wiring, "experience").reader().priorities()
     replay = replay_of(driver.plan, lanes, priorities, guarded=True)
-    every, nobody, blank = np.arange(6), np.zeros(6, bool), np.zeros((6, 4), np.float32)
+    every, none, blank = np.arange(6), np.zeros(6, bool), np.zeros((6, 4), np.float32)
     for _ in range(3 * lanes.length):
-        lanes.append(every, np.ones(6, np.int64), np.ones(6, np.float32), nobody, nobody, blank, None, 0)
+        lanes.append(every, np.ones(6, np.int64), np.ones(6, np.float32), none, none, blank, None, 0)
         replay.refresh()
         assert (replay.ready > replay.low).all() or lanes.head[0] <= n_step
     driver.close()

@@ -1,4 +1,4 @@
-"""Runs of several processes learn: a score that nobody reaches by chance, by the preset alone, but for a longer
+"""Runs of several processes learn: a score that chance does not reach, by the preset alone, but for a longer
 schedule where the step size could else fall to 0 before the last points are made.
 
 Some topologies of each kind, and one seed; `benchmarks/all_learn.py` has all of them, with three.

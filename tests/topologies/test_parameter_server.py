@@ -252,7 +252,7 @@ def test_what_compression_keeps_back_is_sent_with_the_next_gradients(compression
     driver.close()
 
 
-def test_importance_of_a_workers_own_replay_rises_with_everybodys_steps() -> None:
+def test_importance_of_a_workers_own_replay_rises_with_the_steps_of_all() -> None:
     rising = {"prioritized": True, "importance_exponent": 0.4, "importance_steps": 1_200}
     driver = inline_run("parameter_server", agent=rising)
     play(driver, 900)

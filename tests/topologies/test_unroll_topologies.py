@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[str, Wishes]] = {
     "impala-own-lstm": ("impala", {"network": {"module": "pictures:build", "lstm_size": 4}}),
     "seed_rl": ("seed_rl", {}),
     "seed_rl-lstm": ("seed_rl", LSTM),
-    "seed_rl-patient": ("seed_rl", {"own": {"inference_least": 2}}),
+    "seed_rl-minimum-batch": ("seed_rl", {"own": {"inference_least": 2}}),
     "seed_rl-dqn": ("seed_rl", {"of": "dqn"}),
     "sample_factory": ("sample_factory", {"own": {"groups": 2}, "agent": {"epochs": 2, "minibatches": 2}}),
     "sample_factory-lstm": ("sample_factory", {"own": {"groups": 2, "policy_workers": 2}, **LSTM}),
@@ -207,8 +207,8 @@ def numbers_at_work(driver: Driver) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_numbers_at_work_may_change_at_any_time_and_nobody_waits_for_ever(seed: int) -> None:
-    """Whoever is put off may hold slots, requests and half an unroll."""
+def test_numbers_at_work_may_change_at_any_time_and_no_worker_waits_for_ever(seed: int) -> None:
+    """A worker that is switched off may hold slots, requests and half an unroll."""
     options, wishes = {"trainers": 2, "queue": 2}, {"actors": 2, "env_steps": 4_000, "seed": seed}
     with closed_after(inline_run("ga3c", options, {"batch_unrolls": 6}, **wishes)) as driver:
         chance, at_work = np.random.default_rng(seed), numbers_at_work(driver)
@@ -224,7 +224,7 @@ def test_numbers_at_work_may_change_at_any_time_and_nobody_waits_for_ever(seed: 
 
 
 @pytest.mark.parametrize(("batch", "queue"), [(4, 2), (6, 1), (8, 1)])
-def test_whatever_numbers_are_at_work_everybody_goes_on(batch: int, queue: int) -> None:
+def test_whatever_numbers_are_at_work_all_workers_go_on(batch: int, queue: int) -> None:
     """Also if they stay: batches take 2, 3 and 4 slots here, and an agent has 3, 3 and 4."""
     options = {"predictors": 3, "trainers": 3, "queue": queue}
     with closed_after(inline_run("ga3c", options, {"batch_unrolls": batch}, actors=3, env_steps=10**6)) as driver:
@@ -243,7 +243,7 @@ def test_whatever_numbers_are_at_work_everybody_goes_on(batch: int, queue: int) 
 )
 @pytest.mark.parametrize("batch", [2, 6, 8, 20])
 def test_actors_play_while_a_batch_is_learned_from(topology: str, options: Wishes, batch: int) -> None:
-    """However much it takes of what they play: here all others stand still until nobody can go on."""
+    """However much it takes of what they play: here all others stand still until no actor can go on."""
     with closed_after(inline_run(topology, options, {"batch_unrolls": batch}, actors=2)) as driver:
         others = [role for name, acting in turns(driver).items() if "learner" not in name for role in acting]
         while sum(role.step() for role in others):
@@ -305,7 +305,7 @@ def test_actors_that_ask_for_actions_act_with_the_newest_weights() -> None:
         play(driver)
     assert len(taken) > 100
     for updates, batch in taken[1:]:
-        # Also the first, which was asked for before the unroll before was learned from: it was replied to after that.
+        # Also its first action, which was requested before the last unroll was learned from, and replied to after.
         np.testing.assert_array_equal(batch.version, [[updates] * 5])
 
 
@@ -423,7 +423,7 @@ def test_two_learners_stay_equal_to_the_bit_and_make_the_update_of_their_mean_gr
 # Workers that start again, and runs in processes.
 
 
-def test_thread_that_starts_again_drops_what_was_played_with_weights_that_are_gone() -> None:
+def test_worker_that_starts_again_drops_what_was_played_with_weights_that_are_gone() -> None:
     with closed_after(inline_run("a3c", actors=1)) as driver:
         unrolls, table = unrolls_of(driver.wiring), driver.wiring.counters.arrays
         actor, _ = turns(driver)["worker 0"]
@@ -477,7 +477,7 @@ def test_unrolls_that_wait_survive_a_checkpoint_and_half_ones_are_dropped_and_co
 
 
 def test_versions_of_shared_weights_are_counted_where_no_update_is_lost() -> None:
-    """Two who add 1 to one number at the same time may add it once; each one's own count is right."""
+    """Two workers that add 1 to one number at the same time may add it once; each worker's own count is right."""
     with closed_after(inline_run("ga3c", env_steps=600)) as driver:
         play(driver, 300)
         shared = driver.wiring.topology.learned.sharer()

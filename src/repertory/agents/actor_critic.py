@@ -20,7 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rlax
+import optax
 
 from repertory.agents.agent import Agent, Array, Learned, LearnerState, Rate, Rollout
 from repertory.agents.learning import (
@@ -54,13 +54,13 @@ class ActorCriticOptions:
     unroll: Positive[int] = 20
     """Unroll length (t_max): steps of one environment that are learned from together; typically 5 to 128."""
     batch_unrolls: Positive[int] = 8
-    """Batch size in unrolls of one environment each; a multiple of `envs_per_actor` per group, typically 8 to 64."""
+    """Batch size in unrolls of one environment, rounded down to whole groups of environments; typically 8 to 64."""
     learning_rate: Positive[float] = 6e-4
     """Learning rate at the start of training; typically 1e-4 to 1e-3."""
     learning_rate_end: NonNegative[float] = 0.0
-    """Learning rate from `learning_rate_steps` on."""
+    """Learning rate at the end of its linear schedule; unused if `learning_rate_steps` is 0."""
     learning_rate_steps: NonNegative[int] = 0
-    """Env steps over which the learning rate falls linearly; 0 = constant."""
+    """Learning rate schedule: env steps over which it falls linearly to `learning_rate_end`; 0 = constant."""
     discount: Share[float] = 0.99
     """Discount factor γ; typically 0.95 to 0.999."""
     correction: Literal["none", "vtrace", "gae"] = "vtrace"
@@ -75,7 +75,7 @@ class ActorCriticOptions:
     ratio_clip: NonNegative[float] = 0.0
     """PPO clip range ε: the probability ratio is clipped to 1/(1 + ε) … 1 + ε; 0 = no clip, typically 0.1 to 0.2."""
     epochs: Positive[int] = 1
-    """Epochs over each batch; typically 1 to 10."""
+    """Epochs: passes over each batch; typically 1 to 10."""
     minibatches: Positive[int] = 1
     """Minibatches of each batch, with one update each; typically 1 to 8."""
     normalize_advantage: bool = False
@@ -83,15 +83,15 @@ class ActorCriticOptions:
     entropy: NonNegative[float] = 0.01
     """Entropy coefficient at the start of training; typically 0.001 to 0.05."""
     entropy_end: NonNegative[float] = 0.0
-    """Entropy coefficient from `entropy_steps` on."""
+    """Entropy coefficient at the end of its linear schedule; unused if `entropy_steps` is 0."""
     entropy_steps: NonNegative[int] = 0
-    """Env steps over which the entropy coefficient falls linearly; 0 = constant."""
+    """Entropy schedule: env steps over which the coefficient falls linearly to `entropy_end`; 0 = constant."""
     value_weight: NonNegative[float] = 0.5
     """Value loss coefficient; typically 0.25 to 1."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Average the loss over the steps of a batch, or sum it up as in A3C and IMPALA."""
+    """Loss reduction: mean over the steps of a batch, or their sum as in A3C and IMPALA."""
     probability_floor: NonNegative[float] = 0.0
-    """Added to a probability before its logarithm is taken (GA3C: 1e-6)."""
+    """Constant added to a probability before its logarithm, which keeps it finite; 0 = none (GA3C: 1e-6)."""
     max_gradient_norm: NonNegative[float] = 40.0
     """Clip gradients to this global norm (max grad norm); 0 = no clipping, typically 0.5 to 40."""
     optimizer: OptimizerName = "adam"
@@ -243,7 +243,7 @@ def rollout_loss(
     else:
         policy = -log_prob * advantage
     entropy = -jnp.sum(probability * jnp.where(probability > 0, log_all, 0.0), axis=-1)
-    each = policy + options.value_weight * rlax.l2_loss(values[:-1] - returns) - batch.entropy * entropy
+    each = policy + options.value_weight * optax.l2_loss(values[:-1] - returns) - batch.entropy * entropy
     total = jnp.sum(each * weight)
     total = total * share if options.reduction == "mean" else total
     mean_entropy, mean_value = (jnp.sum(x * weight) * share for x in (entropy, jnp.abs(values[:-1])))
@@ -258,21 +258,32 @@ def targets_and_advantages(
     before, after = values[:-1], values[1:]
     if options.correction == "gae":
         follows = jnp.concatenate([weight[1:], jnp.zeros_like(weight[:1])])  # a final observation passes nothing back
-        estimate = jax.vmap(rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1)
-        advantage = estimate(reward, discount, options.trace * follows, values)
+        advantage = summed_backwards(reward + discount * after - before, discount * options.trace * follows)
         return before + advantage, advantage
     corrected = options.correction == "vtrace"
     rho_clip, c_clip = (options.rho_clip, options.c_clip) if corrected else (1.0, 1.0)
     played = weight * (ratio if corrected else 1.0)
-    flows = options.trace * jnp.minimum(c_clip, played) / jnp.maximum(jnp.minimum(1.0, played), 1e-8)
-    trace = partial(rlax.vtrace, clip_rho_threshold=rho_clip)
-    errors = jax.vmap(trace, in_axes=1, out_axes=1)(before, after, reward, discount, played, flows)
-    returns = before + errors
+    errors = jnp.minimum(rho_clip, played) * (reward + discount * after - before)
+    returns = before + summed_backwards(errors, discount * options.trace * jnp.minimum(c_clip, played))
     bootstrap = jnp.concatenate([returns[1:], after[-1:]])
     advantage = reward + discount * bootstrap - before
     if options.ratio_clip == 0:  # else the ratio is in the objective itself
         advantage = advantage * jnp.minimum(rho_clip, played)
     return returns, advantage
+
+
+def summed_backwards(errors: jax.Array, decays: jax.Array) -> jax.Array:
+    """`[rows, unrolls]`: each error, plus its decay times the sum of the row after it.
+
+    What generalized advantages (Schulman et al. 2016) and V-trace (Espeholt et al. 2018) have in common. RLax has both,
+    but importing it takes half a second of every start: it brings Distrax and TensorFlow Probability.
+    """
+
+    def add(later: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        total = row[0] + row[1] * later
+        return total, total
+
+    return jax.lax.scan(add, jnp.zeros_like(errors[0]), (errors, decays), reverse=True)[1]
 
 
 def standardized(x: jax.Array, weight: jax.Array, share: jax.Array) -> jax.Array:

@@ -46,7 +46,7 @@ class NetworkOptions:
     """Network architecture: `mlp`, `nature` (CNN of Mnih et al. 2015), `first` (smaller CNN of 2013), `small` (CNN for
     10×10 MinAtar planes); `auto` = by the observation space."""
     hidden: tuple[int, ...] = (120, 84)
-    """Units of each hidden layer of an `mlp`; typically 64 to 512."""
+    """Hidden layers of an `mlp`: units of each; typically 64 to 512."""
     module: str | None = None
     """Your own Flax module: `path/file.py:build` or `package.module:build`, where `build(outputs)` returns it."""
     lstm_size: NonNegative[int] = 0
@@ -54,9 +54,8 @@ class NetworkOptions:
     separate: bool = False
     """Actor-critic agents: separate networks for policy and value, with no shared layer."""
     start: Literal["auto", "lecun", "he"] = "auto"
-    """Weight initialization of built-in networks, except noisy layers: `lecun` (normal, variance 1/inputs) or `he`
-    (variance 2/inputs, for ReLU, and a nearly uniform policy at the start); `auto` = he for actor-critic agents with
-    the networks `nature` and `first`, else lecun."""
+    """Weight initialization, except noisy layers: `lecun` (variance 1/inputs) or `he` (2/inputs, and a nearly uniform
+    policy at the start); `auto` = he for actor-critic agents with `nature` or `first`, else lecun."""
 
     def check(self) -> None:
         if not self.hidden or min(self.hidden) < 1:

@@ -17,7 +17,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from repertory.agents.agent import Agent, Array, Learned, Transitions
 from repertory.agents.learning import Optimization, OptimizerName, legal, make_agent, make_gradient, make_learn
@@ -37,9 +36,9 @@ class QLearningOptions:
     learning_rate: Positive[float] = 2.5e-4
     """Learning rate at the start of training; typically 5e-5 to 1e-3."""
     learning_rate_end: NonNegative[float] = 0.0
-    """Learning rate from `learning_rate_steps` on."""
+    """Learning rate at the end of its linear schedule; unused if `learning_rate_steps` is 0."""
     learning_rate_steps: NonNegative[int] = 0
-    """Env steps over which the learning rate falls linearly; 0 = constant."""
+    """Learning rate schedule: env steps over which it falls linearly to `learning_rate_end`; 0 = constant."""
     discount: Share[float] = 0.99
     """Discount factor γ; typically 0.95 to 0.999."""
     n_step: Positive[int] = 1
@@ -49,17 +48,17 @@ class QLearningOptions:
     dueling: bool = False
     """Dueling network: separate streams for the state's value and the actions' advantages."""
     prioritized: bool = False
-    """Prioritized experience replay: sample in proportion to the TD error."""
+    """Prioritized experience replay (PER): sample in proportion to the TD error."""
     distributional: bool = False
     """Distributional RL (C51): learn the return's distribution over fixed atoms."""
     noisy: bool = False
-    """Noisy networks: explore by noise on the weights instead of ε-greedy."""
+    """Noisy networks (NoisyNet): explore by noise on the weights instead of ε-greedy."""
     sarsa: bool = False
     """Sarsa: bootstrap from the action that was taken next, not from the best."""
     replay: bool = True
-    """Experience replay; without it, each step is learned from once, as it comes."""
+    """Experience replay (replay buffer); without it, each step is learned from once, as it comes."""
     target: bool = True
-    """Target network: bootstrap from a slower copy of the network."""
+    """Target network: bootstrap from an older copy of the network."""
     target_period: Positive[int] = 500
     """Target network update period, in updates; typically 100 to 10,000."""
     target_tau: Share[float] = 0.0
@@ -75,29 +74,29 @@ class QLearningOptions:
     replay_capacity: Positive[int] = 100_000
     """Replay buffer size in env steps, all lanes together; typically 10,000 to 1,000,000."""
     learning_starts: NonNegative[int] = 1_000
-    """Env steps before the first update."""
+    """Warm-up: env steps before the first update; typically 1,000 to 50,000."""
     replay_ratio: Positive[float] = 8.0
     """Replay ratio: samples learned from per env step; typically 1 to 32 (DQN on Atari: 8)."""
     updates_per_call: Positive[int] = 1
-    """Updates in one compiled call; more is faster, but actions are chosen by weights that are as many updates old."""
+    """Updates in one compiled call; more is faster, but actors get new weights only after all of them."""
     epsilon_start: Share[float] = 1.0
-    """ε-greedy exploration: share of random actions at the start of training."""
+    """ε-greedy exploration: share of random actions at the start of training; typically 1."""
     epsilon_end: Share[float] = 0.05
     """ε-greedy exploration: share of random actions from `epsilon_steps` on; typically 0.01 to 0.1."""
     epsilon_steps: NonNegative[int] = 10_000
-    """Env steps over which ε falls linearly."""
+    """ε-greedy exploration: env steps over which ε falls linearly to `epsilon_end`; typically 10,000 to 1,000,000."""
     priority_exponent: Share[float] = 0.6
     """Priority exponent α: 0 = uniform sampling, 1 = in full proportion to the TD error; typically 0.5 to 0.7."""
     importance_exponent: Share[float] = 0.4
-    """Importance-sampling exponent β at the start of training: 1 corrects for prioritized sampling in full."""
+    """Importance-sampling exponent β at the start of training: 0 = no correction for PER, 1 = full; typically 0.4."""
     importance_steps: NonNegative[int] = 0
-    """Env steps over which β rises linearly to 1; 0 = constant."""
+    """Importance sampling: env steps over which β rises linearly to 1; 0 = constant."""
     atoms: Annotated[int, Range(2)] = 51
-    """C51: atoms of the return distribution; typically 51."""
+    """C51: number of atoms of the return distribution; typically 51."""
     value_min: float = -10.0
-    """C51: lowest return of the support (v_min)."""
+    """C51: lowest return of the support (v_min); lower targets are clipped to it."""
     value_max: float = 10.0
-    """C51: highest return of the support (v_max)."""
+    """C51: highest return of the support (v_max); higher targets are clipped to it."""
 
     def check(self) -> None:
         if self.value_min >= self.value_max:
@@ -226,13 +225,13 @@ class Head:
         if self.options.distributional:
             each = jax.vmap(divergence, (None, 0, 0, 0, 0, 0, 0))
             return each(self.support, rows, batch.action, batch.reward, batch.discount, bootstrap, selector)
-        return jax.vmap(rlax.double_q_learning)(
-            rows[..., 0], batch.action, batch.reward, batch.discount, bootstrap[..., 0], selector
-        )
+        ahead = _one_of_each(bootstrap[..., 0], jnp.argmax(selector, axis=-1))
+        target = jax.lax.stop_gradient(jnp.asarray(batch.reward + batch.discount * ahead))
+        return target - _one_of_each(rows[..., 0], batch.action)
 
     def size_of_values(self, rows: jax.Array, batch: Transitions) -> jax.Array:
         """Mean of |Q| of the actions taken, over rows whose weight is above 0."""
-        taken = jnp.take_along_axis(self.expected(rows), jnp.asarray(batch.action)[:, None], axis=-1)[:, 0]
+        taken = _one_of_each(self.expected(rows), batch.action)
         counts = jnp.asarray(batch.weight) > 0
         return jnp.sum(jnp.abs(taken) * counts) / jnp.maximum(1, jnp.sum(counts))
 
@@ -244,7 +243,7 @@ class Head:
     def penalty(self, errors: jax.Array) -> jax.Array:
         if self.options.distributional:
             return errors
-        return rlax.huber_loss(errors) if self.options.loss == "huber" else rlax.l2_loss(errors)
+        return optax.huber_loss(errors) if self.options.loss == "huber" else optax.l2_loss(errors)
 
 
 Errors = Callable[[Head, Networks, Transitions], tuple[jax.Array, jax.Array]]
@@ -267,6 +266,18 @@ def dueling(outputs: jax.Array, actions: int, atoms: int) -> jax.Array:
     return value + advantage - jnp.mean(advantage, axis=1, keepdims=True)
 
 
+def _one_of_each(rows: jax.Array, index: Array) -> jax.Array:
+    return jnp.take_along_axis(rows, jnp.asarray(index)[:, None], axis=-1)[:, 0]
+
+
+def projected(values: jax.Array, probabilities: jax.Array, support: jax.Array) -> jax.Array:
+    """Probabilities on an evenly spaced support: each value's is divided among its two neighbours (Bellemare et al.
+    2017, equation 7)."""
+    inside = jnp.clip(values, support[0], support[-1])
+    distance = jnp.abs(inside[None, :] - support[:, None]) / (support[1] - support[0])
+    return jnp.clip(1.0 - distance, 0.0, 1.0) @ probabilities
+
+
 def divergence(
     support: jax.Array,
     logits: jax.Array,
@@ -281,7 +292,7 @@ def divergence(
     The target's own entropy has no gradient, so that of the cross-entropy is the same.
     """
     ahead = jax.nn.softmax(next_logits[jnp.argmax(selector)])
-    target = jax.lax.stop_gradient(rlax.categorical_l2_project(reward + discount * support, ahead, support))
+    target = jax.lax.stop_gradient(projected(jnp.asarray(reward + discount * support), ahead, support))
     return -jnp.sum(target * jax.nn.log_softmax(logits[action])) - jnp.sum(jax.scipy.special.entr(target))
 
 

@@ -170,7 +170,7 @@ def _mirror_notes(source: Arrays, target: Arrays, workers: NDArray[np.int64]) ->
 class Numbers(Channel):
     """A few arrays of numbers with one writer; `start` gives their first values.
 
-    `names` names the numbers of some arrays as metrics; `tell` gives sentences, from one of a number on.
+    `names` gives some numbers their names as metrics; `tell(arrays, since)` gives sentences about what has happened.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class WorkerStats:
             table["norms"][at] += 1
 
     def _add_finite(self, count: str, **numbers: Any) -> None:
-        """Add up the numbers under each name, but for those beside which one is not finite."""
+        """Add up the numbers under each name, without updates of which any number is not finite."""
         several = np.array(list(numbers.values()), np.float64).reshape(len(numbers), -1)
         finite = several[:, np.isfinite(several).all(axis=0)]
         for name, total in zip(numbers, finite.sum(axis=1).tolist(), strict=True):

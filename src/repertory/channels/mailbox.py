@@ -138,7 +138,7 @@ class InferenceAsker:
         mask: NDArray[np.bool_] | None,
         first: NDArray[np.bool_],
     ) -> None:
-        """Write a request for a server. A new asker may do so while the request of the one before still waits."""
+        """Write a request for a server; a restarted asker may do so while its earlier request still waits."""
         arrays = self._arrays
         arrays["to"][asker] = NO_SERVER
         arrays["observation"][asker] = observation

@@ -31,7 +31,7 @@ from repertory.specs import EnvironmentSpec, Field
 
 
 class Batches:
-    """Where a learner gets what it learns from next; what it need not do, it inherits."""
+    """Where a learner gets its batches; methods that a source does not need do nothing."""
 
     def take(self) -> Any:
         """What one call learns from: a `Sample` or an `UnrollBatch`; None if there is not enough."""

@@ -129,7 +129,7 @@ class Host(Protocol):
 
 
 class Driver:
-    """What a run asks of its workers, on any host."""
+    """Runs the workers of a run on any host: evaluations, metrics, pauses, checkpoints."""
 
     def __init__(self, plan: Plan, host: Host) -> None:
         self.plan, self.host = plan, host

@@ -1,8 +1,8 @@
 """Only the fork server imports this: it imports everything and starts nothing.
 
 A signal that ends the run may reach the whole process group. The fork server and the workers must survive it until the
-driver has ended them in order. If the driver is gone, the fork server leaves by itself, and ends what workers and their
-environments have left.
+driver has ended them in order. If the driver is gone, the fork server exits, and ends the processes that workers and
+their environments have left.
 """
 
 import atexit

@@ -38,7 +38,7 @@ def check_limits(topology: Topology) -> None:
     """Refuse more workers than can be started: each needs a bell; each process two reports and two pipes."""
     workers, processes = len(topology.roster()), len(processes_of(topology, usable_cores()))
     if workers > MOST_WORKERS:
-        raise UserError(f"{workers} workers were asked for; {MOST_WORKERS} are possible: lower --actors")
+        raise UserError(f"{workers} workers are more than the {MOST_WORKERS} that can be started: lower --actors")
     needed, limit = workers + 4 * processes + OWN_FILES, allow_open_files()
     if needed > limit:
         raise UserError(
@@ -159,7 +159,7 @@ class ProcessesHost:
             time.sleep(GLANCE_S)
 
     def _rest_if_soon(self, workers: Sequence[int]) -> None:
-        """After a failure: no worker is started again, and those that are gone or not built yet are not awaited."""
+        """After a failure: start no worker again, and wait only for workers that live and are built."""
         self.wiring.phase[1] += 1
         self._set_phase(PAUSE)
         end = time.monotonic() + FAILED_SETTLE_S

@@ -301,14 +301,14 @@ class Supervisor:
         return f"{state} for {now - since:.1f} s{inside if began and where >= 0 else ''}"
 
     def _dump(self, watched: Watched) -> None:
-        """Let it write the stacks of its threads into its report."""
+        """Let a process write the stacks of its threads into its report."""
         clear_report(watched.report.fd)
         with contextlib.suppress(ProcessLookupError):
             os.kill(watched.process.pid, signal.SIGUSR1)
         time.sleep(DUMP_S)
 
     def _replace(self, watched: Watched, what: str) -> None:
-        """End what is left of it, and start it again, if it may: alone, or with all workers of its name."""
+        """End what is left of a process, and start it again if restarts are left: alone, or with all of its name."""
         trace = read_report(watched.report.fd).trace
         progress = self._total("work", watched) - watched.worked >= watched.group.progress
         watched.failures = 1 if progress else watched.failures + 1

@@ -1,7 +1,7 @@
 """Binds a topology's channels to arrays, and builds its workers from their ports: the same for every engine.
 
-Inline, the arrays are plain memory; in processes, one shared block that each process maps. Only what is on them
-survives a worker.
+Inline, the arrays are plain memory; in processes, one shared block that each process maps. Only data in these arrays
+survive a worker.
 """
 
 from __future__ import annotations

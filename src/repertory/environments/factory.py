@@ -77,7 +77,7 @@ def make(
     With `next_step_autoreset` a reset always takes a step of its own: the call after an episode's end only resets.
     """
     if count < 1:
-        raise UserError(f"{count} environments were asked for; at least 1 is needed")
+        raise UserError(f"the number of environments must be at least 1, not {count}")
     with doing(f"loading {name}"):
         source, chosen = find(name), dict(options or {})
     if source.spec is not None and games.is_atari(source.spec):
@@ -87,7 +87,7 @@ def make(
             raise source.refusal(error, chosen, f"the vector environment of worker {worker}") from error
 
     def build(index: int) -> Env:
-        return source.build(chosen, render=render and index == 0, who=f"environment {index} of worker {worker}")
+        return source.build(chosen, render=render and index == 0, label=f"environment {index} of worker {worker}")
 
     if autoreset is not None:
         builds = [functools.partial(build, index) for index in range(count)]
@@ -181,8 +181,8 @@ class Source:
             gym.registry.setdefault(self.id, self.spec)
         return replace(self, spec=None if self.factory else gym.registry[self.id])
 
-    def build(self, options: Mapping[str, Any], *, render: bool = False, who: str = "the environment") -> Env:
-        """One environment; `who` begins the sentence if that fails."""
+    def build(self, options: Mapping[str, Any], *, render: bool = False, label: str = "the environment") -> Env:
+        """One environment; `label` names it in the message if that fails."""
         own, clipped = dict(options), False
         if CLIPPING in own and CLIPPING not in self._parameters():
             clipped = own.pop(CLIPPING)
@@ -192,7 +192,7 @@ class Source:
             with doing(f"building {self.name}"):
                 env = self._create({**own, **({"render_mode": "rgb_array"} if render else {})})
         except Exception as error:
-            raise self.refusal(error, options, who) from error
+            raise self.refusal(error, options, label) from error
         if not isinstance(env, gym.Env):
             raise UserError(f"{self.name} returned a {type(env).__name__}, not a gymnasium.Env")
         if _BUILT.get(id(env.unwrapped)) is env.unwrapped:
@@ -225,7 +225,7 @@ class Source:
             return None  # if the options are wrong, building one by one says so
         return env if isinstance(env.metadata.get("autoreset_mode"), AutoresetMode) else None
 
-    def refusal(self, error: Exception, options: Mapping[str, Any], who: str) -> UserError:
+    def refusal(self, error: Exception, options: Mapping[str, Any], label: str) -> UserError:
         """The sentence for an exception from building an environment."""
         if isinstance(error, UserError):
             return error
@@ -239,7 +239,7 @@ class Source:
                 return UserError(f"{self.name} has no option {option!r}{nearest(option, known)}")
             if option == "render_mode":
                 return UserError(f"{self.name} cannot be rendered: it takes no render_mode")
-        return EnvironmentFailure(f"{who} could not be built: {self.name} {raised(error)}")
+        return EnvironmentFailure(f"{label} could not be built: {self.name} {raised(error)}")
 
     def _parameters(self) -> list[str]:
         """The names of the arguments that the environment's constructor takes."""

@@ -110,14 +110,14 @@ class Watch:
     def failure(self, index: int, what: str) -> EnvironmentFailure:
         """Names the environment, and how to get there again: seed, and steps since."""
         step = self.calls - int(self._idle[index])
-        who = f"environment {index} of worker {self._worker} (seed {self._seeds[index]}, step {step})"
-        return EnvironmentFailure(f"{who} {what}")
+        label = f"environment {index} of worker {self._worker} (seed {self._seeds[index]}, step {step})"
+        return EnvironmentFailure(f"{label} {what}")
 
     def failure_of_all(self, what: str) -> EnvironmentFailure:
         """Where a vector environment does not say which one failed."""
         seeds = ", ".join(map(str, self._seeds[:3])) + (", ..." if self._count > 3 else "")
-        who = f"the vector environment of worker {self._worker} (seeds {seeds}, step {self.calls})"
-        return EnvironmentFailure(f"{who} {what}")
+        label = f"the vector environment of worker {self._worker} (seeds {seeds}, step {self.calls})"
+        return EnvironmentFailure(f"{label} {what}")
 
     def check_observations(self, observations: Array) -> None:
         """No NaN and no infinity, in any of [E, ...]."""

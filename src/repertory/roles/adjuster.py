@@ -22,7 +22,7 @@ WARM_UP = 0.25
 LARGEST = 8
 """The largest change of a number at once."""
 CLEARLY = 1.1
-"""A change that gives so many times the trainings is kept at once; a smaller gain has to be seen twice."""
+"""A change that raises the training rate by this factor is kept at once; a smaller gain must be measured twice."""
 SHORTEST_REST, LONGEST_REST = 2, 16
 """Periods without a trial when no change was any good, at first and at most."""
 

@@ -236,7 +236,7 @@ class UnrollBatches(Batches):
         return self.unrolls.gather(slots, self.discount, 0.0, self.state_size, self.updates)
 
     def skip(self) -> None:
-        """Drop what waits: the weights that it was played with are gone."""
+        """Drop the unrolls that wait: the weights that played them are lost."""
         self._drop(self.unrolls.ready(self.reader))
 
     def release(self, sample: UnrollBatch, priority: Any) -> None:  # noqa: ARG002

@@ -88,7 +88,7 @@ class HogwildWorker(Role):
     leads: bool = True
     """One of the workers counts what all have in common."""
     acted: Callable[[], tuple[int, Any]] | None = None
-    """Version and weights that played the steps: the gradient is taken at those, else at the live ones."""
+    """Version and weights that played the steps, for the gradient; None = it is computed at the live weights."""
     cached: Callable[[], CachedPasses | None] | None = None
     """The forward passes that were made with these weights, if there are any."""
     pull: Callable[[], None] = lambda: None

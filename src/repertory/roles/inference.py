@@ -2,7 +2,7 @@
 
 The DQN family takes the best action by value, actor-critic agents sample one from the policy. `InferenceServer` replies
 to actors without networks, several at once: GA3C's predictor, SEED RL's inference, Sample Factory's policy worker. They
-differ in how many there are, in who learns beside them, and in whether they wait for more requests.
+differ in the number of servers, in which worker learns, and in whether servers wait for more requests.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from repertory.experience.unrolls import UnrollBatch
 from repertory.roles.ports import Publisher, Role, Stopwatch, Unwatched
 
 PATIENCE_S, WITHOUT = 0.02, 50
-"""A learner that has waited so long computes the values itself, also for that many batches after it."""
+"""After `PATIENCE_S` seconds of waiting, a learner computes the values itself, also for `WITHOUT` more batches."""
 
 
 class TargetPrefetch:

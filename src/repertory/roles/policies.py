@@ -100,7 +100,7 @@ def ladder(base: float, exponent: float, rank: int, actors: int) -> float:
 class LocalPolicy(Policy):
     """Greedy actions; a noisy network samples fresh noise each time.
 
-    Weights are pulled once in `pull_period` replies for each of `environments`, on average if not all always ask.
+    Weights are pulled after `pull_period` replies to each of `environments`, on average if some send no request.
     """
 
     def __init__(

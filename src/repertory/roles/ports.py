@@ -62,7 +62,7 @@ class Role:
         return
 
     def settle(self) -> None:
-        """Before a pause: put what must survive where it survives."""
+        """Before a pause: write the state that must survive to the channels."""
 
     def close(self) -> None:
         """Free what it holds."""
@@ -84,7 +84,7 @@ class Policy:
     version: int
     """Of the weights behind the last reply."""
     stores_values: bool = False
-    """Whether the values of its actions are stored; then it is asked even where all actions are random."""
+    """Whether the values of its actions are stored; then it gets requests even where all actions are random."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint saves of it, as JSON values."""

@@ -70,9 +70,9 @@ class EvaluationOptions:
     eval_every_s: Positive[float] | None = None
     """Seconds between evaluations, in addition to those by env steps."""
     eval_episodes: Positive[int] = 20
-    """Number of episodes of an evaluation."""
+    """Number of greedy episodes in each evaluation."""
     eval_max_steps: Positive[int] = 30_000
-    """Maximum episode length in evaluations, in steps; the return so far counts."""
+    """Maximum episode length in evaluations, in steps; longer episodes are cut off, and their return so far counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +80,14 @@ class EnvironmentOptions:
     """How environments are built."""
 
     envs_per_actor: Positive[int] = 1
-    """Number of vectorized environments of each actor."""
+    """Vectorized environments: how many each actor steps together; typically 1 to 32."""
     env_option: tuple[str, ...] = ()
     """KEY=VALUE: keyword arguments of the environment's constructor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """Number of processes and threads, and restarts of those that fail."""
+    """Number of actors and compute threads, heartbeats, and restarts of failed workers."""
 
     actors: Positive[int] = 1
     """Number of actors; each plays its own environments."""
@@ -96,7 +96,7 @@ class WorkerOptions:
     heartbeat_s: Positive[float] = 60.0
     """Heartbeat timeout: seconds without progress after which a worker is killed and restarted."""
     restarts: NonNegative[int] = 5
-    """Maximum number of failed starts in a row of a worker; then the run ends."""
+    """Maximum number of restarts of a worker in a row without progress; then the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +118,9 @@ class OutputOptions:
     runs_dir: Path = Path("runs")
     """Directory in which the run directory is created."""
     log_every: Positive[int] = 1_000
-    """Env steps between lines of metrics in the log."""
+    """Logging interval: env steps between lines of metrics."""
     checkpoint_every: Positive[int] = 10_000
-    """Env steps between checkpoints; running episodes end there, so that a resumed run is the same run."""
+    """Env steps between checkpoints; running episodes end there, so that a resumed run continues exactly."""
     keep_checkpoints: Positive[int] = 2
     """Number of newest checkpoints to keep."""
     dry_run: Switch = False

@@ -1,4 +1,4 @@
-"""What a run has been through, what is due, how long training has waited, and whether learning diverges."""
+"""A run's history, what is due (logs, evaluations, checkpoints), seconds without training, and divergence."""
 
 from __future__ import annotations
 

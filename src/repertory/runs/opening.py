@@ -172,7 +172,7 @@ def load_state(directory: RunDirectory, which: str, say: Say) -> dict[str, Any] 
     best = _load_best(directory, say) if which == "best" else None
     state = _load(_choose(directory, "newest" if which == "best" else which, say), say)
     if state is None:
-        say("there is no checkpoint to go on from: starting at env step 0")
+        say("no checkpoint found: starting at env step 0")
         return None
     say(f"going on from env step {state['env_steps']:,}" + _remark(directory, which, state["env_steps"]))
     if best is not None:
@@ -185,7 +185,7 @@ def load_state(directory: RunDirectory, which: str, say: Say) -> dict[str, Any] 
 
 
 def _remark(directory: RunDirectory, which: str, env_steps: int) -> str:
-    """What the user may want to know of the choice."""
+    """A hint about other checkpoints, or empty."""
     if which == "best":
         return " with the weights of the best evaluation"
     steps, exact = _steps(directory), _steps(directory, exact=True)

@@ -42,22 +42,22 @@ class StudyOptions:
     evaluations: Positive[int] = 25
     """Evaluations of each run, spread evenly over its seconds or env steps."""
     envs_per_actor: Positive[int] | None = None
-    """Vectorized environments: how many each actor steps together; by default as many as the preset says."""
+    """Vectorized environments: how many each actor steps together; by default the preset's number."""
     env_option: tuple[str, ...] = ()
     """KEY=VALUE: keyword arguments of the environment's constructor."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """KEY=VALUE: an option of `repertory train` for all contestants that have it, as in agent.learning_rate=1e-3; give
     --set once for each option."""
     name: str | None = None
-    """The study directory's name; by default made of the command and the environment."""
+    """Name of the study directory; by default made of the command and the environment."""
     studies_dir: Path = Path("studies")
-    """Where study directories are made."""
+    """Directory in which the study directory is created."""
     cold: Switch = False
-    """No short warm-up run of each contestant: its first run then includes compilation time."""
+    """Skip the short warm-up run of each contestant; its first run then includes compilation time."""
     drop_checkpoints: Switch = False
     """Delete each run's checkpoint, replay included, as soon as the run has finished."""
     retry_failed: Switch = False
-    """Make failed runs again."""
+    """Repeat the runs that failed."""
     quiet: Annotated[Switch, tyro.conf.arg(aliases=("-q",))] = False
     """Print no line for each run."""
     json: Switch = False
@@ -71,7 +71,7 @@ class CompareOptions(StudyOptions):
     topologies: str = "all"
     """Comma-separated: NAME, or NAME:AGENT as in seed_rl:dqn; `all` is every topology with its default agent."""
     actors: Positive[int] | None = None
-    """Actors of each topology that can have several; by default as many as the preset says."""
+    """Number of actors of each topology that can have several; by default the preset's number."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class AblateOptions(StudyOptions):
     """Train a DQN with every part on, then with each part off, then the four DQNs, and report what each is worth."""
 
     components: str = "replay,target,double,dueling,n-step,prioritized"
-    """Comma-separated parts that are on, and each off once; also distributional and noisy."""
+    """Comma-separated parts of the DQN: all on, then each off alone; distributional and noisy are possible, too."""
     envs_per_actor: Positive[int] | None = 1
     """Vectorized environments that are stepped together. With several, an agent without a replay would still learn from
     a mix of episodes."""
@@ -90,7 +90,7 @@ class ScaleOptions(StudyOptions):
     """Train one topology with more and more actors, and report what each doubling gives."""
 
     topology: str = topologies.SCALED
-    """NAME, or NAME:AGENT as in seed_rl:dqn."""
+    """Topology: NAME, or NAME:AGENT as in seed_rl:dqn."""
     actors: str = "1,2,4,8,16"
     """Comma-separated numbers of actors."""
     seeds: Positive[int] = 1
@@ -99,16 +99,16 @@ class ScaleOptions(StudyOptions):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Make the report of a study from existing runs, or make that of a study again."""
+    """Report on existing runs as a study does, or write the report of a study again."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Names or directories of runs, or the directory of one study."""
     runs_dir: Path = Path("runs")
-    """Where run directories are."""
+    """Directory that holds the run directories."""
     target_score: float | None = None
-    """The score that counts as solved; by default the target score of the runs, if it is the same for all."""
+    """Score that counts as solved; by default the target score of the runs, if it is the same for all."""
     to: Path | None = None
-    """The directory to write to; by default studies/report-ENVIRONMENT, or the study's own."""
+    """Directory to write the report to; by default studies/report-ENVIRONMENT, or the study's own."""
     json: Switch = False
     """Print the result as one JSON line and nothing else."""
 

@@ -61,7 +61,7 @@ class Trial:
     status: str
     """As in result.json (completed, solved, ...), or "failed", or "missing" while the study is not finished."""
     cause: str = ""
-    """Of a failure, in the run's own words."""
+    """The error message of a failed run."""
     env_steps: int = 0
     updates: int = 0
     seconds: float = 0.0

@@ -204,7 +204,7 @@ class Runner:
     asked: StudyOptions
     say: Say
     stops: int = 0
-    """How often it was asked to stop."""
+    """Number of stop signals so far."""
     process: subprocess.Popen[bytes] | None = None
     spent: list[float] = field(default_factory=list)
 

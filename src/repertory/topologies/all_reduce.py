@@ -30,23 +30,23 @@ def compose(plan: Plan, options: Options) -> Topology:
     experience = parts.experience_lanes(plan, readers=plan.actors if local else 1)
     weights = parts.weights_channel(plan, "of replica 0, after every update")
     learned = parts.learner_state(plan)
-    averaged = f"averaged over all ranks at every update, compressed: {options.compression}"
+    averaged = f"averaged over all replicas at every update, compressed: {options.compression}"
     gradients = parts.gathered_gradients(plan, options, plan.actors, averaged)
     epsilon = playing.exploration(plan, options)
 
     def replica(
         me: Context, written: LaneWriter, read: LaneReader, exchange: Gathering, published: Publisher, state: Owner
     ) -> list[Role]:
-        """Plays, stores its steps, holds the whole learner; all ranks stay bit-equal."""
+        """Plays, stores its steps, holds the whole learner; all replicas stay bit-equal."""
 
         def env_steps() -> int:
-            """From its own steps alone: the speed of one rank must not change what the ranks do."""
+            """From its own steps alone: the speed of one replica must not change what the others do."""
             return me.stats.own_env_steps * plan.actors
 
         batches = parts.own_sampler(me, read, local=local)
         learner = parts.replica(me, options, batches, exchange, published, state, env_steps)
         policy = playing.local_policy(me, learner.newest, pull_period=options.pull_period)
-        # Nor while gradients of other ranks are missing: how long that takes must not decide what is played.
+        # It does not play while gradients of other replicas are missing: their speed must not decide what is played.
         may_play = playing.steps_left(me, lambda: learner.waiting or batches.owed())
         own = epsilon(me.rank)
         actor = playing.lane_actor(me, written, policy, may_play, lambda _: own(env_steps()))

@@ -27,9 +27,9 @@ class Options(PulledWeights, OnMachines):
     """Options of collectors: many actors, one replay, one learner."""
 
     actors_per_process: NonNegative[int] = 0
-    """Actors that share a process and a batched policy; 0 = as many processes as there are cores, or actors."""
+    """Actors per process, which share a batched policy; 0 = one process per core, or per actor if they are fewer."""
     actor_priorities: bool = False
-    """With --agent.prioritized: new steps get the TD error that their actor saw as priority, not the highest one."""
+    """Initial priorities by the actors (Ape-X): the TD error that the actor saw, not the highest so far."""
 
     def check(self, run: Run) -> None:
         need_replay(run)
@@ -93,7 +93,7 @@ def collector(
 def collectors(
     policy: Callable[..., Policy], epsilon: playing.Epsilon, us: Sequence[Context], steps: LaneWriter, newest: Weights
 ) -> ActorGroup:
-    """Several that share a process and a policy; each begins in a thread of its own."""
+    """Collectors that share a process and a policy; each begins in a thread of its own."""
     count = len(us) * us[0].plan.envs_per_actor
     shared, may_play = policy(us[0], newest, count=count), playing.not_ahead(us[0], steps.wake_reader)
     actors = [playing.lane_actor(me, steps, shared, may_play, epsilon(me.rank)) for me in us]

@@ -28,13 +28,13 @@ class Options(CentralInference):
     playing_cores: ClassVar[int] = 0
     queue: NonNegative[int] = 2
     predictors: Positive[int] = 2
-    """Processes that choose actions for the agents."""
+    """Number of predictors: processes that choose actions for the agents."""
     trainers: Positive[int] = 2
-    """Processes that learn."""
+    """Number of trainers: processes that update the shared model."""
     adjust_from: tuple[int, ...] = ()
-    """Predictors, trainers and agents active at first; then other numbers are tried. Empty = all, always."""
+    """Dynamic adjustment: predictors, trainers and agents at first, then other numbers are tried; empty = off."""
     adjust_s: Positive[float] = 20.0
-    """Seconds between adjustments."""
+    """Dynamic adjustment: seconds between two changes; typically 20."""
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -61,7 +61,7 @@ class Options(CentralInference):
                 f"there are {most}; it is {self.adjust_from}"
             )
         if self.adjust_from and run.engine == "inline":
-            raise UserError("--topology.adjust-from goes by the clock: take --engine processes, inline runs repeat")
+            raise UserError("--topology.adjust-from goes by the clock, and inline runs do not: use --engine processes")
 
     def most(self, agents: int) -> tuple[int, int, int]:
         """Predictors, trainers and agents."""

@@ -102,7 +102,7 @@ class Topology:
     steps_per_update: float
     """Env steps for each update."""
     epsilon: Callable[[int], Callable[[int], float]] | None = None
-    """By an actor's rank: its ε by env steps; None = actions are sampled from the policy."""
+    """From an actor's rank to its ε as a function of env steps; None = actions are sampled from the policy."""
     pacing: Pacing | None = None
     """How many updates are owed for how many env steps, where one learner makes all updates."""
     counts: tuple[str, ...] = ()
@@ -114,8 +114,8 @@ class Topology:
         return tuple(({id(self.weights): self.weights, id(self.learned): self.learned} | found).values())
 
     def roster(self) -> list[Worker]:
-        who = [(group.name, rank) for group in self.workers for rank in range(group.count)]
-        return [Worker(index, *each) for index, each in enumerate(who)]
+        names = [(group.name, rank) for group in self.workers for rank in range(group.count)]
+        return [Worker(index, *each) for index, each in enumerate(names)]
 
     def group(self, name: str) -> Workers:
         return next(group for group in self.workers if group.name == name)

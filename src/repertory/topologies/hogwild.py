@@ -38,11 +38,11 @@ class Options(PulledWeights, LearningWorkers):
 
     exploration: Epsilons = "sampled"
     method: Literal["one_step_q", "n_step_q", "sarsa", "replay"] = "one_step_q"
-    """Learn by one-step Q, n-step Q or Sarsa from steps as they come, or from batches of a replay per worker."""
+    """Learning method: one-step Q, n-step Q or Sarsa on steps as they come, or batches from a replay per worker."""
     update_steps: Positive[int] = 5
-    """Methods without a replay: steps between a worker's updates (t_max); fewer where an episode ends."""
+    """Steps between a worker's updates (t_max), fewer where an episode ends; not for method replay. Typically 5."""
     target_steps: Positive[int] = 10_000
-    """Env steps of all workers between copies into the target network."""
+    """Target network update period, in env steps of all workers; typically 10,000 to 40,000."""
 
     def check(self, run: Run) -> None:
         refuse_noisy_gradients(run)
@@ -50,7 +50,7 @@ class Options(PulledWeights, LearningWorkers):
         if self.method == "n_step_q" and run.agent.sarsa:
             raise UserError("--topology.method n_step_q bootstraps from the best action; for Sarsa choose sarsa")
         if self.method == "replay" and not run.agent.replay:
-            raise UserError("--topology.method replay learns from a memory; drop it or drop --agent.no-replay")
+            raise UserError("--topology.method replay needs an experience replay; drop it or drop --agent.no-replay")
 
     def resolve(self, run: Run) -> AgentOptions:
         """Without a replay each step is learned from once; the lanes are just long enough for that."""

@@ -23,7 +23,7 @@ class Options(SentGradients, UnrollQueue, OnMachines):
     """Options of IMPALA's learners and the queue of unrolls before them."""
 
     learners: Positive[int] = 1
-    """Learner processes; several average their gradients before every update."""
+    """Number of learner processes; several average their gradients before every update."""
 
     def check(self, run: Run) -> None:
         if self.learners > run.actors:

@@ -79,7 +79,7 @@ def after_first_returns(run: Run) -> AgentOptions:
 def need_replay(run: Run) -> None:
     if not run.agent.replay:
         raise UserError(
-            f"topology {run.topology_name!r} learns from a memory; for learning without one choose "
+            f"topology {run.topology_name!r} needs an experience replay; to learn without one choose "
             "--topology hogwild, or single"
         )
 
@@ -87,22 +87,22 @@ def need_replay(run: Run) -> None:
 def refuse_noisy_gradients(run: Run) -> None:
     if run.agent.noisy:
         raise UserError(
-            f"topology {run.topology_name!r} sends gradients of one vector, and noisy networks are not made for "
-            "that; choose --topology collectors, or --agent.no-noisy"
+            f"topology {run.topology_name!r} sends gradients, which noisy networks do not support; choose "
+            "--topology collectors, or --agent.no-noisy"
         )
 
 
 def refuse_shared_priorities(run: Run, shared: bool) -> None:
     if run.agent.prioritized and shared:
         raise UserError(
-            f"topology {run.topology_name!r} can't prioritise a memory that several processes draw from; choose "
+            f"topology {run.topology_name!r} can't prioritise a memory that several processes sample from; choose "
             "--topology.memory local with parameter servers, or --topology apex"
         )
 
 
 def need_one_update_per_batch(run: Run) -> None:
     if run.agent.updates_per_batch > 1:
-        raise UserError("--agent.epochs and --agent.minibatches above 1 need one learner, who alone makes the updates")
+        raise UserError("--agent.epochs and --agent.minibatches above 1 need a single learner that makes all updates")
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,10 @@ class SentGradients(TopologyOptions):
     """Compression of the gradients that one process sends to another."""
 
     compression: Literal["none", "float16", "int8", "topk"] = "none"
-    """Gradient compression: as float32, float16, int8, or only the largest numbers."""
+    """Gradient compression: float32 (none), float16, int8, or only the largest entries (topk); the last two with error
+    feedback."""
     topk_share: Annotated[float, Range(0, 1, open_low=True)] = 0.01
-    """Compression topk: share of the gradient's numbers, the largest, that is sent; above 0, at most 1."""
+    """Top-k compression: share of the gradient's entries, the largest, that is sent; typically 0.001 to 0.1."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,12 @@ class Exploration(TopologyOptions):
     """Epsilon-greedy exploration of several actors."""
 
     exploration: Epsilons = "same"
-    """Epsilon of each actor: `same`, `ladder` (fixed ones, Ape-X), or `sampled` (anneals to one of three)."""
+    """Exploration rate ε of each actor: `same` schedule, `ladder` (a constant ε each, Ape-X), or `sampled` (anneals to
+    0.1, 0.01 or 0.5, Mnih et al. 2016)."""
     ladder_base: Share[float] = 0.4
-    """Epsilon of the ladder's first actor; actor i of N has base ** (1 + exponent · i / (N - 1))."""
+    """Ape-X ladder: ε of the first actor; actor i of N has base ** (1 + exponent · i / (N - 1)); typically 0.4."""
     ladder_exponent: NonNegative[float] = 7.0
-    """How fast epsilon falls from the ladder's first actor to its last; see ladder-base."""
+    """Ape-X ladder: exponent; the larger, the smaller ε of the last actor. Typically 7."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class PulledWeights(Exploration):
     """Exploration of actors with a copy of the weights."""
 
     pull_period: Positive[int] = 1
-    """Steps that an actor plays before it copies newer weights."""
+    """Weight synchronization: steps that an actor plays between copies of newer weights; typically 1 to 400."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class GradientWorkers(SentGradients, PulledWeights, OnMachines, LearningWorkers)
     """Workers that play, sample from a replay, and send gradients."""
 
     memory: Literal["local", "shared"] = "local"
-    """Workers sample from the replay of their own steps, or from the steps of all workers."""
+    """Replay buffer: `local` = each worker samples from its own steps, `shared` = from the steps of all workers."""
 
     def check(self, run: Run) -> None:
         need_replay(run)
@@ -175,9 +177,10 @@ class UnrollQueue(TopologyOptions):
     """The queue of unrolls before a learner."""
 
     queue: NonNegative[int] = 1
-    """Queue size: unrolls that may wait, for each group of environments, beside its share of the current batch."""
+    """Queue size: unrolls that may wait, per group of environments, in addition to its share of a batch; typically 1
+    or 2."""
     max_policy_lag: NonNegative[int] = 0
-    """Learners drop unrolls played with weights more than this many updates old (policy lag); 0 = keep all."""
+    """Maximum policy lag: learners drop unrolls played with weights more than this many updates old; 0 = keep all."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +188,11 @@ class CentralInference(UnrollQueue):
     """Actors without networks, and inference servers that reply to them."""
 
     groups: Positive[int] = 1
-    """Groups that an actor's environments are split into; 2 = double buffering: step one while the other waits."""
+    """Groups of each actor's environments; 2 = double buffering: one group steps while the other waits for actions."""
     inference_least: Positive[int] = 1
-    """Minimum inference batch: groups of environments that a server waits for, at most `inference_patience_s`."""
+    """Minimum inference batch size, in groups of environments; a server waits for it at most `inference_patience_s`."""
     inference_patience_s: NonNegative[float] = 0.005
-    """Seconds, about, that a server waits for more requests before it replies."""
+    """Inference batching timeout: about how many seconds a server waits for more requests; typically 0 to 0.01."""
 
     def check(self, run: Run) -> None:
         if run.envs_per_actor % self.groups:

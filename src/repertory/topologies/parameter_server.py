@@ -26,11 +26,11 @@ class Options(GradientWorkers):
     """Options of parameter servers and the workers that send them gradients."""
 
     shards: Positive[int] = 1
-    """Parameter servers; each owns a slice of the weights and of the optimizer state."""
+    """Number of parameter servers; each owns a slice of the weights and of the optimizer state."""
     mode: Literal["asynchronous", "synchronous", "bounded"] = "asynchronous"
-    """Apply gradients as they come, once those of all workers are there, or as they come with bounded staleness."""
+    """Apply gradients as they arrive, once all workers have sent one, or as they arrive with bounded staleness."""
     staleness_bound: Positive[int] = 4
-    """Mode bounded: gradients that a worker may be ahead of the slowest worker."""
+    """Staleness bound of mode bounded: gradients that a worker may be ahead of the slowest; typically 1 to 10."""
     combine: Literal["mean", "sum"] = "mean"
     """Mode synchronous: apply the mean or the sum of the workers' gradients."""
     fetch_period: Positive[int] = 1
@@ -38,7 +38,7 @@ class Options(GradientWorkers):
     push_period: Positive[int] = 1
     """Gradient accumulation: gradients that a worker adds up before it sends them (Downpour's n_push)."""
     max_gradient_age: NonNegative[int] = 0
-    """Servers drop stale gradients: those computed with weights more than this many updates old; 0 = keep all."""
+    """Maximum gradient staleness: servers drop gradients of weights more than this many updates old; 0 = keep all."""
     outlier_deviations: NonNegative[float] = 0.0
     """Workers drop a gradient whose loss is this many standard deviations above the mean loss; 0 = keep all."""
 

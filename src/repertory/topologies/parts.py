@@ -232,7 +232,7 @@ def unroll_batches(
 
 
 def learner(me: Context, batches: Batches, weights: Publisher, learned: Owner) -> Learner:
-    """Makes every update and publishes the weights; with a spare core, it asks the target network a batch ahead."""
+    """Makes every update and publishes the weights; with a spare core, a thread prefetches the target's values."""
     state = learned.load()
     me.stats.set("updates", int(state.updates))
     if isinstance(batches, BatchSampler):  # updates that a killed learner had not saved are owed again

@@ -25,7 +25,7 @@ Epsilon = Callable[[int], Callable[[int], float]]
 
 
 def exploration(plan: Plan, options: Exploration | None = None) -> Epsilon:
-    """By an actor's rank, its ε by env steps; a noisy network explores by itself."""
+    """From an actor's rank to its ε as a function of env steps; a noisy network explores by itself."""
     agent, kind = plan.q, "same" if options is None else options.exploration
 
     def of(rank: int) -> Callable[[int], float]:
