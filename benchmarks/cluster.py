@@ -96,7 +96,10 @@ class Host:
         for pid in self.pids():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE and part in f"{process.name()} {' '.join(process.cmdline())}":
+                if (
+                    process.status() != psutil.STATUS_ZOMBIE
+                    and part in f"{process.name()} {' '.join(process.cmdline())}"
+                ):
                     found.append(process)
         return found
 
@@ -173,8 +176,8 @@ class Hosts:
 
     def await_nodes(self, count: int, seconds: float = 60.0) -> None:
         program = (
-            "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)\n"
-            "import time\n"
+            "import sys, time, logging, ray\n"
+            "ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)\n"
             f"end = time.monotonic() + {seconds}\n"
             f"while sum(node['Alive'] for node in ray.nodes()) < {count}:\n"
             "    assert time.monotonic() < end, ray.nodes()\n"

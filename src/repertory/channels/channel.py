@@ -204,7 +204,7 @@ class Channel:
     def confirm(self, marks: Marks) -> None:
         """What was packed up to these marks has arrived."""
 
-    def seed(self, rows: Sequence[int]) -> list[Item]:
+    def seed(self, rows: Sequence[int]) -> list[Item]:  # noqa: ARG002
         """What a machine needs whose workers are to write these rows from now on: counts go on where they are."""
         items = []
         for side in (WRITER, READER):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from repertory.channels.channel import READER, WRITER, Arrays, Channel, Item, Marks, allocate
 from repertory.channels.counters import Counters
 from repertory.channels.lanes import Lanes
+from repertory.channels.snapshot import Snapshot
 from repertory.engines.wiring import Wiring
 from repertory.topologies.graph import Topology, Workers
 
@@ -201,6 +202,11 @@ class Traffic:
         self.seconds += seconds
 
 
+def learned_seed(wiring: Wiring) -> list[tuple[str, list[Item]]]:
+    """The learner state, for workers that start together from one and the same."""
+    return [(channel.name, channel.seed(())) for channel in wiring.topology.channels if isinstance(channel, Snapshot)]
+
+
 def seed(wiring: Wiring, homes: Homes, machine: int) -> list[tuple[str, list[Item]]]:
     """What a machine needs before its workers start, by channels."""
     topology = wiring.topology
@@ -221,6 +227,14 @@ def plant(wiring: Wiring, seeds: Sequence[tuple[str, list[Item]]]) -> None:
     for name, items in seeds:
         for item in items:
             channels[name].arrays[item.name][item.index] = item.values
+
+
+def together_apart(topology: Topology, homes: Homes) -> set[str]:
+    """Names of workers that are started together, and are on several machines."""
+    where = {
+        group.name: {homes[w.index] for w in topology.roster() if w.name == group.name} for group in topology.workers
+    }
+    return {group.name for group in topology.workers if group.together and len(where[group.name]) > 1}
 
 
 def relay(topology: Topology, homes: Homes, machine: int) -> None:

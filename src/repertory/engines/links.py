@@ -19,6 +19,7 @@ from repertory.engines.cluster import Cluster, Node
 from repertory.engines.courier import DRIVER, Homes, Inbox, Outbox, Traffic
 from repertory.engines.machine import Hello, Report
 from repertory.engines.shared_memory import Bell, Block
+from repertory.engines.sources import gather
 from repertory.engines.supervisor import Event, Supervisor, WorkerFailed
 from repertory.engines.wiring import Wiring
 from repertory.errors import UserError
@@ -67,20 +68,22 @@ class Link:
     def ready(self) -> bool:
         return not self.lost and self.report is not None and self.report.ready
 
-    def open(self, plan: bytes, files: Mapping[str, bytes]) -> None:
+    def open(self, plan: bytes, files: Mapping[str, bytes], epoch: int) -> None:
         """Start the machine and its workers; threads do the rest."""
         self._threads = [
-            threading.Thread(target=self._live, args=(plan, files), name=f"link {self.node.address}", daemon=True)
+            threading.Thread(
+                target=self._live, args=(plan, files, epoch), name=f"link {self.node.address}", daemon=True
+            )
         ]
         self._threads[0].start()
 
-    def _live(self, plan: bytes, files: Mapping[str, bytes]) -> None:
+    def _live(self, plan: bytes, files: Mapping[str, bytes], epoch: int) -> None:
         try:
             self._machine = self.cluster.place(self.node)
             self._refuse_other_versions(self.cluster.call(self._machine.hello, seconds=START_S))
             seeds = courier.seed(self.wiring, self.homes, self.number)
             start = self._machine.start
-            self.cluster.call(start, plan, tuple(self.homes), self.number, seeds, files, seconds=START_S)
+            self.cluster.call(start, plan, tuple(self.homes), self.number, seeds, files, epoch, seconds=START_S)
             pusher = threading.Thread(target=self._push, name=f"courier {self.node.address}", daemon=True)
             self._threads.append(pusher)
             pusher.start()
@@ -145,6 +148,19 @@ class Link:
 
     refused = ""
 
+    def call(self, method: str, *given: Any) -> None:
+        """Call the machine from the driver's own thread; if that fails, the machine is lost."""
+        try:
+            self.cluster.call(getattr(self._machine, method), *given, seconds=START_S)
+        except Exception as error:
+            self._lose(error)
+
+    def drain(self) -> None:
+        """Wait until all that was written there so far has arrived: the next report but one began after this call."""
+        wanted, end = self.up.messages + 2, time.monotonic() + SILENT_S
+        while self.up.messages < wanted and not self.lost and time.monotonic() < end:
+            time.sleep(0.005)
+
     def close(self) -> None:
         """Let the machine end its workers; then end its process."""
         self.closing = True
@@ -177,10 +193,10 @@ class Machines:
         cluster: Cluster,
         nodes: Sequence[Node],
         homes: Homes,
-        files: Mapping[str, bytes],
     ) -> None:
-        self.wiring, self.cluster, self.homes, self._files = wiring, cluster, homes, files
-        self._bells, self._plan = bells, cloudpickle.dumps(wiring.plan)
+        self.wiring, self.cluster, self.homes, self._bells = wiring, cluster, homes, bells
+        plan, self._files = gather(wiring.plan)
+        self._plan = cloudpickle.dumps(plan)
         here = [index for index, home in enumerate(homes) if home == DRIVER]
         self._here = here
         self._link_bells = {number: Bell() for number in sorted({*homes} - {DRIVER})}
@@ -188,7 +204,8 @@ class Machines:
             if home != DRIVER:  # what wakes a worker of another machine wakes the courier that brings it there
                 bells[index].close()
                 bells[index] = self._link_bells[home]
-        self.local = Supervisor(wiring, block, bells, withdraw, here)
+        self._apart, self._epoch = courier.together_apart(wiring.topology, homes), 1
+        self.local = Supervisor(wiring, block, bells, withdraw, here, self._apart)
         self.links = {number: self._link(number, nodes[number]) for number in self._link_bells}
         self.events: list[Event] = []
         self._told, self._moves = 0, 0
@@ -220,8 +237,8 @@ class Machines:
         far = [index for index, home in enumerate(self.homes) if home != DRIVER]
         self.wiring.counters.arrays["waiting"][far] = 1
         for link in self.links.values():
-            link.open(self._plan, self._files)
-        self.local.start()
+            link.open(self._plan, self._files, self._epoch)
+        self.local.start(self._epoch)
 
     @property
     def ready(self) -> bool:
@@ -243,6 +260,8 @@ class Machines:
             self.local.check()
             for number in self.links:
                 self._check(number)
+            for name in sorted(self._broken()):
+                self._restart_together(name)
         except Exception:
             self.failed = True
             raise
@@ -268,6 +287,24 @@ class Machines:
         if number in self._homeless and time.monotonic() >= self._homeless[number]:
             self._bring_home(number)
 
+    def _broken(self) -> set[str]:
+        reports = [link.report for link in self.links.values() if link.report is not None and not link.lost]
+        return self.local.broken.union(*(report.broken for report in reports))
+
+    def _restart_together(self, name: str) -> None:
+        """All workers of a name end; once what they wrote has arrived, all start from the same learner state."""
+        there = [link for link in self.links.values() if not link.lost and link.report is not None]
+        for link in there:
+            link.call("end_together", name)
+        self.local.end_together(name)
+        for link in there:
+            link.drain()
+        self._epoch += 1
+        seeds = courier.learned_seed(self.wiring)
+        for link in there:
+            link.call("start_together", name, self._epoch, seeds)
+        self.local.start_together(name, self._epoch)
+
     def _tell_loss(self, link: Link) -> None:
         """Its workers' steps that had arrived stay; the others are lost with it."""
         link.close()
@@ -277,6 +314,8 @@ class Machines:
         what = f"{link.lost}, with {told}"
         self.events.append(Event(f"machine {link.node.address}", what, "", self.restarts, "its workers are moved"))
         self._homeless[link.number] = time.monotonic()
+        for name in sorted(self._apart):
+            self._restart_together(name)
 
     def _bring_home(self, number: int) -> None:
         """On the machine where they were, if it is there again; else where the fewest of these groups are."""
@@ -289,7 +328,7 @@ class Machines:
         del self._homeless[number]
         self._moves += 1
         self.links[number] = self._link(number, free[0])
-        self.links[number].open(self._plan, self._files)
+        self.links[number].open(self._plan, self._files, self._epoch)
 
     def bring_back(self) -> None:
         self.local.bring_back()

@@ -59,6 +59,8 @@ class Report(NamedTuple):
     restarts: int
     events: list[Event]
     rss_mb: Mapping[str, float]
+    broken: frozenset[str]
+    """Names of workers that are to be started again together with those of other machines."""
     refused: str = ""
     """A sentence that ends the run: what only the user can fix."""
     failed: str = ""
@@ -70,9 +72,10 @@ class Machine:
 
     def __init__(self, address: str) -> None:
         self.address, self._last_call = address, time.monotonic()
-        self._closing = threading.Event()
+        self._closing, self._lock = threading.Event(), threading.Lock()
         self._failure = ("", "")
         self._told = 0
+        self._measured, self._rss = -1.0, dict[str, float]()
 
     def hello(self) -> Hello:
         from repertory.runs.directory import versions  # not needed in workers
@@ -89,6 +92,7 @@ class Machine:
         number: int,
         seeds: Sequence[tuple[str, list[Item]]],
         files: Mapping[str, bytes],
+        epoch: int,
     ) -> None:
         """Start the workers of this machine; what they begin with are the seeds."""
         self._enter(files)
@@ -113,11 +117,21 @@ class Machine:
         self.outbox = Outbox(courier.flows_up(topology, counters, homes, number))
         self.inbox = Inbox(courier.flows_down(topology, counters, homes, number))
         self.outbox.prime()
-        self.supervisor = Supervisor(self.wiring, self.block, self.bells, lambda: "", self.mine)
+        apart = courier.together_apart(topology, homes)
+        self.supervisor = Supervisor(self.wiring, self.block, self.bells, lambda: "", self.mine, apart)
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
         self.wiring.phase[0] = RUN
-        self.supervisor.start()
+        self.supervisor.start(epoch)
         self._watcher.start()
+
+    def end_together(self, name: str) -> None:
+        with self._lock:
+            self.supervisor.end_together(name)
+
+    def start_together(self, name: str, epoch: int, seeds: Sequence[tuple[str, list[Item]]]) -> None:
+        courier.plant(self.wiring, seeds)
+        with self._lock:
+            self.supervisor.start_together(name, epoch)
 
     def _adapt(self, topology: Any) -> None:
         courier.relay(topology, self.homes, self.number)
@@ -144,7 +158,8 @@ class Machine:
                 os._exit(1)
             if not any(self._failure):
                 try:
-                    self.supervisor.check()
+                    with self._lock:
+                        self.supervisor.check()
                 except UserError as error:
                     self._failure = (str(error), "")
                 except Exception as error:
@@ -169,12 +184,27 @@ class Machine:
         while True:
             self.bell.wait(GROUP_S)
             message, supervisor = self.outbox.pack(), self.supervisor
-            new = message.parcels or any(self._failure) or len(supervisor.events) > self._told
+            new = message.parcels or supervisor.broken or any(self._failure) or len(supervisor.events) > self._told
             if new or time.monotonic() - began > SILENT_S:
                 break
         events, self._told = supervisor.events[self._told :], len(supervisor.events)
         ready, at_work = supervisor.ready, frozenset(supervisor.at_work())
-        return Report(message, ready, at_work, supervisor.restarts, events, supervisor.rss_mb(), *self._failure)
+        return Report(
+            message,
+            ready,
+            at_work,
+            supervisor.restarts,
+            events,
+            self._memory(),
+            frozenset(supervisor.broken),
+            *self._failure,
+        )
+
+    def _memory(self) -> Mapping[str, float]:
+        """Asked of the system once a second at the most."""
+        if time.monotonic() - self._measured > 1.0:
+            self._measured, self._rss = time.monotonic(), self.supervisor.rss_mb()
+        return self._rss
 
     def leave(self) -> None:
         """End the workers in order."""

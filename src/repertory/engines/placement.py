@@ -95,20 +95,13 @@ def _keeps_to_a_core(topology: Topology, process: Process) -> bool:
     return group.pinned or group.build_group is not None
 
 
-<<<<<<< HEAD
 def spare_cores(
     topology: Topology, cores: Sequence[int], *, large: bool, mine: Collection[int] | None = None
 ) -> Sequence[int]:
-    """The cores beside the learner's own, if it has one."""
+    """All cores but the learner's own; none if it has no core of its own."""
     here = [(topology.group(each[0].name), each) for each in processes_of(topology, len(cores), mine)]
     playing = [each for group, each in here if group.kind == "play"]
     alone = any(group.own_core for group, _ in here) and not large
-=======
-def spare_cores(topology: Topology, cores: Sequence[int], *, large: bool) -> Sequence[int]:
-    """All cores but the learner's own; none if it has no core of its own."""
-    playing = [each for each in processes_of(topology, len(cores)) if topology.group(each[0].name).kind == "play"]
-    alone = any(group.own_core for group in topology.workers) and not large
->>>>>>> main
     return cores[:-1] if alone and len(playing) < len(cores) else ()
 
 

@@ -19,7 +19,7 @@ def ray_host(plan: Plan) -> ProcessesHost:
         nodes = cluster.nodes()
         plan = dataclasses.replace(plan, actors_on=tuple(share_out(plan.actors, choose(nodes, plan.topology.nodes))))
         homes = homes_of(plan.compose(), plan.actors_on)
-        supervise = partial(Machines, cluster=cluster, nodes=nodes, homes=homes, files={})
+        supervise = partial(Machines, cluster=cluster, nodes=nodes, homes=homes)
         return ProcessesHost(plan, supervise)
     except BaseException:
         cluster.close()

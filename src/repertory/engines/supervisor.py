@@ -115,8 +115,9 @@ class Supervisor:
     """Owns the processes; the shared memory belongs to the driver and outlives them.
 
     `withdraw` takes back the evaluation that is under way, and says which it was. `mine` are the workers of this
-    machine, by their indices; None = all. After an error has been raised, `failed` is true, and no worker is started
-    again.
+    machine, by their indices; None = all. Workers of a name in `apart` are started together with those on other
+    machines: if one fails, those of this machine are ended, and their name is `broken` until `start_together`. After an
+    error has been raised, `failed` is true, and no worker is started again.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Supervisor:
         bells: list[Bell],
         withdraw: Callable[[], str],
         mine: Collection[int] | None = None,
+        apart: Collection[str] = (),
     ) -> None:
         self.plan, self.wiring, self.topology = wiring.plan, wiring, wiring.topology
         self.block, self.bells, self.withdraw = block, bells, withdraw
@@ -134,7 +136,8 @@ class Supervisor:
         self._cores = usable_cores()
         # Beginning with another core in each run, so that runs side by side do not all keep to the same ones.
         self._pinnable: list[int] = np.roll(pinnable_cores(), -os.getpid()).tolist()
-        self._mine = mine
+        self._mine, self._apart = mine, {*apart}
+        self.broken: set[str] = set()
         processes = processes_of(self.topology, self._cores, mine)
         self.watched = [Watched(each, wiring.group(each[0])) for each in processes]
         self.events: list[Event] = []
@@ -144,11 +147,23 @@ class Supervisor:
         self._beats = np.full(len(wiring.workers), -1)
         self._beaten = np.zeros(len(wiring.workers))
 
-    def start(self) -> None:
-        self._start_all(self.watched)
+    def start(self, epoch: int | None = None) -> None:
+        """`epoch` is the number of this start, if other machines count it as well."""
+        self._start_all(self.watched, epoch)
 
-    def _start_all(self, several: list[Watched]) -> None:
-        self._epoch += 1
+    def end_together(self, name: str) -> None:
+        """End the workers of this name, before they are started together with those of other machines."""
+        self.broken.add(name)
+        for watched in self.watched:
+            if watched.group.name == name:
+                self._end_with_offspring(watched)
+
+    def start_together(self, name: str, epoch: int) -> None:
+        self.broken.discard(name)
+        self._start_all([watched for watched in self.watched if watched.group.name == name], epoch)
+
+    def _start_all(self, several: list[Watched], epoch: int | None = None) -> None:
+        self._epoch = self._epoch + 1 if epoch is None else epoch
         for watched in several:
             self._start(watched)
 
@@ -225,7 +240,7 @@ class Supervisor:
         self._hear_beats()
         try:
             for watched in self.watched:
-                if not watched.given_up:
+                if not watched.given_up and watched.group.name not in self.broken:
                     self._check(watched)
         except Exception:
             self.failed = True
@@ -324,6 +339,8 @@ class Supervisor:
             self._end_with_offspring(each)
         if often:
             self._give_up(watched, what, trace)
+        elif watched.group.name in self._apart:
+            self.broken.add(watched.group.name)
         else:
             self._start_all(group)
 

@@ -23,8 +23,8 @@ class Options(CentralInference, OnMachines):
     groups: Positive[int] = 2
     max_policy_lag: NonNegative[int] = 1000
     policy_workers: Positive[int] = 1
-    """Policy workers: processes that choose actions for the rollout workers, in batches; on several machines, so many on
-    each; typically 1 or 2."""
+    """Number of policy workers: processes that choose actions for the rollout workers; on --engine ray, on each machine
+    that plays."""
 
 
 def compose(plan: Plan, options: Options) -> Topology:
