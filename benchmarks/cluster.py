@@ -67,6 +67,7 @@ class Host:
         _run(*inside, "addr", "add", f"{self.address}/24", "dev", "eth0")
         _run(*inside, "link", "set", "eth0", "up")
         _run(*inside, "link", "set", "lo", "up")
+        _run(*inside, "route", "add", "default", "via", self.hosts.router)  # Ray finds its own address by it
 
     def command(self, words: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.name, *words]
@@ -140,6 +141,7 @@ class Hosts:
     def __init__(self, count: int, *, token: str | None = None, environment: dict[str, str] | None = None) -> None:
         self.number = next(_NUMBERS) % 250
         self.bridge = f"rep{self.number}"
+        self.router = f"10.77.{self.number}.254"
         self.directory = tempfile.mkdtemp(prefix="rep-")
         self.token = token or secrets.token_hex(32)
         self.environment = {**os.environ, **ENVIRONMENT, "RAY_AUTH_TOKEN": self.token, **(environment or {})}
@@ -153,6 +155,7 @@ class Hosts:
     def __enter__(self) -> Hosts:
         try:
             _run("ip", "link", "add", self.bridge, "type", "bridge")
+            _run("ip", "addr", "add", f"{self.router}/24", "dev", self.bridge)
             _run("ip", "link", "set", self.bridge, "up")
             for host in self.hosts:
                 host.make()

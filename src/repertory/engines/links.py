@@ -24,7 +24,7 @@ from repertory.engines.supervisor import Event, Supervisor, WorkerFailed
 from repertory.engines.wiring import Wiring
 from repertory.errors import UserError
 
-SILENT_S = 5.0
+SILENT_S = 8.0
 """A machine that has not replied for so long is lost."""
 START_S = 60.0
 AGAIN_S = 2.0
@@ -58,6 +58,7 @@ class Link:
         self.report: Report | None = None
         self.events: list[Event] = []
         self._machine: Any = None
+        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -107,7 +108,10 @@ class Link:
         while not (self.closing or self.lost):
             began = time.monotonic()
             report: Report = self.cluster.call(self._machine.collect, arrived, seconds=SILENT_S)
-            self._inbox.receive(report.message)
+            with self._lock:
+                if self.lost:  # the next machine writes these rows now
+                    return
+                self._inbox.receive(report.message)
             arrived = report.message.number
             self.up.count(report.message, time.monotonic() - began)
             self.events += report.events
@@ -134,17 +138,18 @@ class Link:
             self._lose(error)
 
     def _lose(self, error: BaseException) -> None:
-        if self.closing or self.lost:
-            return
-        name = type(error).__name__
-        if isinstance(error, UserError):
-            self.refused = str(error)
-            self.lost = str(error)
-        elif "Timeout" in name:
-            self.lost = f"did not reply for {SILENT_S:g} s"
-        else:
-            told = str(error).strip().splitlines()
-            self.lost = f"is gone ({name}{f': {told[0]}' if told else ''})"
+        cause = getattr(error, "cause", None) or error  # Ray wraps what a machine raises
+        name = type(cause).__name__
+        with self._lock:
+            if self.closing or self.lost:
+                return
+            if isinstance(cause, UserError):
+                self.refused = self.lost = str(cause)
+            elif "Timeout" in name:
+                self.lost = f"did not reply for {SILENT_S:g} s"
+            else:
+                told = str(cause).strip().splitlines()
+                self.lost = f"is gone ({name}{f': {told[0]}' if told else ''})"
 
     refused = ""
 
@@ -211,6 +216,7 @@ class Machines:
         self._told, self._moves = 0, 0
         self._restarts: dict[int, int] = {}
         self._homeless: dict[int, float] = {}
+        self._losses: dict[int, int] = {}
 
     def _link(self, number: int, node: Node) -> Link:
         return Link(self.cluster, node, number, self.wiring, self.homes, self._link_bells[number], self._wake)
@@ -253,7 +259,8 @@ class Machines:
 
     def absent(self) -> set[int]:
         """Workers whose machine is lost or being started."""
-        return {index for link in self.links.values() if not link.ready for index in link.indices}
+        away = [link for link in self.links.values() if link.lost or link.report is None]
+        return {index for link in away for index in link.indices}
 
     def check(self) -> None:
         try:
@@ -307,13 +314,16 @@ class Machines:
 
     def _tell_loss(self, link: Link) -> None:
         """Its workers' steps that had arrived stay; the others are lost with it."""
-        link.close()
+        threading.Thread(target=link.close, daemon=True).start()
         courier.lose(self.wiring, self.homes, link.number)
         names = [str(self.wiring.workers[index]) for index in sorted(link.indices)]
         told = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         what = f"{link.lost}, with {told}"
         self.events.append(Event(f"machine {link.node.address}", what, "", self.restarts, "its workers are moved"))
         self._homeless[link.number] = time.monotonic()
+        self._losses[link.number] = 1 if link.report is not None else self._losses.get(link.number, 0) + 1
+        if self._losses[link.number] > self.wiring.plan.restarts:
+            raise WorkerFailed(f"no machine could start {told}: {link.node.address} {link.lost}")
         for name in sorted(self._apart):
             self._restart_together(name)
 

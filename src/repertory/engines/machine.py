@@ -26,9 +26,9 @@ from repertory.engines.courier import Homes, Inbox, Message, Outbox
 from repertory.engines.endings import trace_of
 from repertory.engines.shared_memory import Bell, Block
 from repertory.engines.supervisor import Event, Supervisor
-from repertory.engines.wiring import LEAVE, RUN, Wiring, fields_of
+from repertory.engines.wiring import BUILD, LEAVE, Wiring, fields_of
 from repertory.errors import UserError
-from repertory.runtime import usable_cores
+from repertory.runtime import start_jax, usable_cores
 from repertory.topologies.plan import Plan
 
 TICK_S = 0.02
@@ -100,6 +100,7 @@ class Machine:
         with contextlib.suppress(AttributeError):
             del main.__file__  # else each worker would import Ray's own program
         self.plan: Plan = cloudpickle.loads(plan)
+        start_jax(self.plan.compute_threads)
         self.homes, self.number = tuple(homes), number
         self.mine = [index for index, home in enumerate(homes) if home == number]
         self.block = Block(fields_of(self.plan, self._adapt))
@@ -120,7 +121,7 @@ class Machine:
         apart = courier.together_apart(topology, homes)
         self.supervisor = Supervisor(self.wiring, self.block, self.bells, lambda: "", self.mine, apart)
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
-        self.wiring.phase[0] = RUN
+        self.wiring.phase[0] = BUILD  # until the driver says otherwise
         self.supervisor.start(epoch)
         self._watcher.start()
 
@@ -188,7 +189,8 @@ class Machine:
             if new or time.monotonic() - began > SILENT_S:
                 break
         events, self._told = supervisor.events[self._told :], len(supervisor.events)
-        ready, at_work = supervisor.ready, frozenset(supervisor.at_work())
+        with self._lock:
+            ready, at_work = supervisor.ready, frozenset(supervisor.at_work())
         return Report(
             message,
             ready,
