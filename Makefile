@@ -22,8 +22,9 @@ check: .venv/dev  ## what can be known without running it
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Four at a time on two cores: many tests wait for a process, a clock or a signal.
 test: check  ## the checks, then every test
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: .venv/dev  ## the fast tests, under 90 seconds on 2 cores
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m 'not slow'

@@ -199,7 +199,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
             "train CartPole-v1 --agent a3c --topology hogwild",
             "topology 'hogwild' does not train agent 'a3c'; known: dqn",
         ),
-        ("train CartPole-v1 --topology all_reduce --agent.noisy", "sends gradients of one vector"),
+        (
+            "train CartPole-v1 --topology all_reduce --agent.noisy",
+            "sends gradients, which noisy networks do not support",
+        ),
         ("train CartPole-v1 --agent rainbow --topology apex", "topology 'apex' does not train agent 'rainbow'"),
         (
             "train CartPole-v1 --actors 4",
@@ -248,7 +251,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
         ),
         (
             "train CartPole-v1 --topology impala --agent appo --topology.learners 2",
-            "--agent.epochs and --agent.minibatches above 1 need one learner",
+            "--agent.epochs and --agent.minibatches above 1 need a single learner",
         ),
         ("train CartPole-v1 --topology ga3c --agent.epochs 2", "need a single learner that makes all updates"),
         ("train CartPole-v1 --topology a3c --agent.epochs 2", "need a single learner that makes all updates"),

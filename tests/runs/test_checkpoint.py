@@ -9,6 +9,7 @@ import pickle
 import tracemalloc
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from safetensors import safe_open
 
 from repertory.errors import UserError
 from repertory.runs import checkpoint, state_file
+from repertory.runs.session import Session
 
 DTYPES = ["?", "u1", "i1", "<u2", "<i4", ">i4", "<i8", "<u8", "<f2", "<f4", "<f8", ">f8"]
 arrays = st.sampled_from(DTYPES).flatmap(
@@ -248,3 +250,17 @@ def test_newer_format_names_both_versions_and_still_counts_as_latest(tmp_path: P
     assert f"reads format {checkpoint.FORMAT_VERSION}; upgrade repertory" in text
     assert "99.1" in text
     assert checkpoint.latest(tmp_path) == path
+
+
+def test_checkpoint_of_the_last_step_is_old_once_the_learner_has_made_another_update(tmp_path: Path) -> None:
+    def saved(updates: int) -> bool:
+        session: Any = SimpleNamespace(
+            directory=SimpleNamespace(checkpoints=tmp_path),
+            engine=SimpleNamespace(counters=SimpleNamespace(env_steps=100, updates=updates)),
+        )
+        return Session._saved(session)
+
+    assert not saved(5)
+    checkpoint.save(tmp_path, {"env_steps": 100, "updates": 5}, step=100, keep=2, exact=True)
+    assert saved(5)
+    assert not saved(6)

@@ -175,9 +175,10 @@ def test_signal_ends_a_run_in_order_and_it_goes_on_where_it_was(
     assert before[-1]["env_steps"] == stopped["env_steps"]
     following = after[len(before)]
     assert 0 < following["env_steps"] - stopped["env_steps"] <= 160
-    assert following["updates"] - stopped["updates"] == pytest.approx(
-        (following["env_steps"] - stopped["env_steps"]) / 4, abs=2
-    )
+    # One step of 16 environments owes 4 updates, which are made one by one: up to 4 may be left at the signal, and at
+    # the line that follows.
+    owed = (following["env_steps"] - stopped["env_steps"]) / 4
+    assert following["updates"] - stopped["updates"] == pytest.approx(owed, abs=4)
     assert following["epsilon"] == pytest.approx(max(0.05, 1 - 0.95 * following["env_steps"] / 2000), abs=1e-6)
 
 

@@ -85,7 +85,7 @@ class Session:
 
     def _save_what_can_be_saved(self) -> None:
         """The run failed: save what it has reached."""
-        if not self.startup_s or self._saved(self.engine.counters.env_steps):
+        if not self.startup_s or self._saved():
             return
         try:
             self._save(exact=False)
@@ -111,7 +111,7 @@ class Session:
         if self._rate[1] != now:  # else this step has its line
             self._log(now)
         self.engine.settle()  # first: workers that were saved just now may have played on since
-        if not self._saved(self.engine.counters.env_steps):
+        if not self._saved():
             self._save(exact=False)
         self._tell_events()  # of workers that failed while they settled
         return self._finish(status)
@@ -172,9 +172,13 @@ class Session:
             return False
         return float(done[-1]["mean"]) >= target
 
-    def _saved(self, now: int) -> bool:
-        newest = checkpoint.latest(self.directory.checkpoints)
-        return newest is not None and checkpoint.manifest(newest)["step"] == now
+    def _saved(self) -> bool:
+        """Whether the newest checkpoint has these env steps and updates: a learner may update after the last step."""
+        newest, counters = checkpoint.latest(self.directory.checkpoints), self.engine.counters
+        if newest is None:
+            return False
+        saved = checkpoint.load(newest, parts=("env_steps", "updates"))
+        return (saved["env_steps"], saved["updates"]) == (counters.env_steps, counters.updates)
 
     def _evaluating(self) -> str:
         return f"evaluating {self.engine.finished_episodes}/{self.options.eval_episodes}"
