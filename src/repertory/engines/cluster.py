@@ -43,14 +43,18 @@ class Cluster:
     """The connection to a cluster; `address` None starts one that ends with this object."""
 
     def __init__(self, address: str | None, *, insecure: bool = False) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise missing_extra("--engine ray", "ray") from None
-        self._ray, self._own = ray, address is None
         self._directory = ""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
+        if not insecure:
+            os.environ["RAY_AUTH_MODE"] = "token"
+        if address is None:
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        try:
+            import ray  # after the variables: it reads them when it is imported
+        except ImportError:
+            raise missing_extra("--engine ray", "ray") from None
+        self._ray = ray
         logging.getLogger("ray").setLevel(logging.ERROR)
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         if address is None:
@@ -60,8 +64,6 @@ class Cluster:
 
     def _start(self, common: dict[str, Any]) -> None:
         """On loopback, with a token of its own, without a dashboard."""
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         self._directory = tempfile.mkdtemp(prefix="repertory-ray-")
         self._ray.init(
             address="local",
@@ -73,13 +75,12 @@ class Cluster:
         )
 
     def _join(self, address: str, insecure: bool, common: dict[str, Any]) -> None:
-        if not insecure:
-            os.environ["RAY_AUTH_MODE"] = "token"
-            if not (os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN_FILE.exists()):
-                raise UserError(
-                    "joining a cluster needs its token: put it into RAY_AUTH_TOKEN, or into the file "
-                    f"{TOKEN_FILE} (`ray get-auth-token --generate` makes one); --insecure joins a cluster without one"
-                )
+        given = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        if not (insecure or given or TOKEN_FILE.exists()):
+            raise UserError(
+                "joining a cluster needs its token: put it into RAY_AUTH_TOKEN, or into the file "
+                f"{TOKEN_FILE} (`ray get-auth-token --generate` makes one); --insecure joins a cluster without one"
+            )
         try:
             self._ray.init(address=address, **common)
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -46,7 +47,10 @@ class Hello(NamedTuple):
     pid: int
     cores: int
     memory: int
+    shared_memory: int
     niceness: int
+    clock: float
+    """Seconds since 1970, by its own clock."""
     versions: Mapping[str, str | None]
 
 
@@ -82,8 +86,14 @@ class Machine:
 
         with contextlib.suppress(OSError):  # only root may: Ray starts its processes with a low priority
             os.setpriority(os.PRIO_PROCESS, 0, 0)
-        memory = psutil.virtual_memory().available
-        return Hello(self.address, os.getpid(), usable_cores(), memory, os.nice(0), versions())
+        memory, shared = psutil.virtual_memory().available, shutil.disk_usage("/dev/shm").free
+        return Hello(
+            self.address, os.getpid(), usable_cores(), memory, shared, os.nice(0), time.time(), versions()
+        )
+
+    def echo(self, data: Any) -> Any:
+        """Sends back what it is sent, to measure the link."""
+        return data
 
     def start(
         self,

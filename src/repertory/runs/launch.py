@@ -163,6 +163,7 @@ def forecast(options: RunOptions) -> dict[str, Any]:
         "topology": options.topology_name,
         "engine": options.engine,
         "processes": 1 if options.engine == "inline" else 1 + len(processes_of(topology, usable_cores())),
+        **({"machines": _machines(plan)} if options.engine == "ray" else {}),
         "environments": plan.environments,
         "env_steps": options.env_steps,
         **_updates_ahead(plan, topology),
@@ -171,6 +172,12 @@ def forecast(options: RunOptions) -> dict[str, Any]:
         **({"warning": "; ".join(told)} if told else {}),
         **({} if plan.unrolled else {"preset": find_preset(options.environment, options.preset).seen}),
     }
+
+
+def _machines(plan: Plan) -> dict[str, str]:
+    from repertory.engines.ray_host import where  # imports Ray
+
+    return where(plan)
 
 
 def _seen(plan: Plan) -> str:
