@@ -137,19 +137,18 @@ class Cluster:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def choose(nodes: Sequence[Node], wanted: str) -> list[int]:
+def choose(nodes: Sequence[Node], wanted: Sequence[str]) -> list[int]:
     """How many cores of each node play, by `--topology.nodes`: all, far (all but the driver's), or addresses."""
     driver_cores = max(0, usable_cores() - 1) if len(nodes) > 1 else usable_cores()
     cores = [driver_cores if node.driver else node.cores for node in nodes]
-    if wanted == "all":
+    if wanted == ["all"]:
         return cores
-    if wanted == "far":
+    if wanted == ["far"]:
         if len(nodes) == 1:
             raise UserError("--topology.nodes far needs a cluster with more machines than the driver's; take all")
         return [0 if node.driver else count for node, count in zip(nodes, cores, strict=True)]
-    names = [name.strip() for name in wanted.split(",")]
     known = [node.address for node in nodes]
-    for name in names:
+    for name in wanted:
         if name not in known:
             raise UserError(f"--topology.nodes names {name!r}, which is not in the cluster: {', '.join(known)}")
-    return [max(1, count) if node.address in names else 0 for node, count in zip(nodes, cores, strict=True)]
+    return [max(1, count) if node.address in wanted else 0 for node, count in zip(nodes, cores, strict=True)]

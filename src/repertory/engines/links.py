@@ -23,6 +23,7 @@ from repertory.engines.sources import gather
 from repertory.engines.supervisor import Event, Supervisor, WorkerFailed
 from repertory.engines.wiring import Wiring
 from repertory.errors import UserError
+from repertory.runtime import versions
 
 SILENT_S = 8.0
 """A machine that has not replied for so long is lost."""
@@ -93,8 +94,6 @@ class Link:
             self._lose(error)
 
     def _refuse_other_versions(self, hello: Hello) -> None:
-        from repertory.runs.directory import versions
-
         for name, here in versions().items():
             there = hello.versions.get(name)
             if name in SAME and _significant(name, here) != _significant(name, there):

@@ -29,7 +29,7 @@ from repertory.engines.shared_memory import Bell, Block
 from repertory.engines.supervisor import Event, Supervisor
 from repertory.engines.wiring import BUILD, LEAVE, Wiring, fields_of
 from repertory.errors import UserError
-from repertory.runtime import start_jax, usable_cores
+from repertory.runtime import start_jax, usable_cores, versions
 from repertory.topologies.plan import Plan
 
 TICK_S = 0.02
@@ -82,14 +82,10 @@ class Machine:
         self._measured, self._rss = -1.0, dict[str, float]()
 
     def hello(self) -> Hello:
-        from repertory.runs.directory import versions  # not needed in workers
-
         with contextlib.suppress(OSError):  # only root may: Ray starts its processes with a low priority
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         memory, shared = psutil.virtual_memory().available, shutil.disk_usage("/dev/shm").free
-        return Hello(
-            self.address, os.getpid(), usable_cores(), memory, shared, os.nice(0), time.time(), versions()
-        )
+        return Hello(self.address, os.getpid(), usable_cores(), memory, shared, os.nice(0), time.time(), versions())
 
     def echo(self, data: Any) -> Any:
         """Sends back what it is sent, to measure the link."""

@@ -25,9 +25,9 @@ def ray_host(plan: Plan) -> ProcessesHost:
 
 
 def placed(plan: Plan, cluster: Cluster) -> tuple[Plan, list[Node], list[int]]:
-    """The plan with the actors of each machine, the machines, and by the index of a worker the number of its machine."""
+    """The plan with the actors of each machine, the machines, and by a worker's index the number of its machine."""
     nodes = cluster.nodes()
-    plan = dataclasses.replace(plan, actors_on=tuple(share_out(plan.actors, choose(nodes, plan.topology.nodes))))
+    plan = dataclasses.replace(plan, actors_on=tuple(share_out(plan.actors, choose(nodes, plan.topology.machines))))
     return plan, nodes, homes_of(plan.compose(), plan.actors_on)
 
 

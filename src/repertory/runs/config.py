@@ -106,7 +106,7 @@ class ClusterOptions:
     address: str | None = None
     """Ray cluster to join: auto, or HOST:PORT; by default a cluster of this machine alone is started and ended."""
     insecure: Switch = False
-    """Join a cluster that asks for no token: whoever reaches its ports can run code there."""
+    """Join a cluster without token authentication: anyone who reaches its ports can run code there."""
 
 
 @dataclass(frozen=True, kw_only=True)

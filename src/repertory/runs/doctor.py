@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from repertory.runtime import cache_directory, make_writable, usable_cores
+from repertory.runtime import cache_directory, make_writable, usable_cores, versions
 
 EXTRAS = {"atari": "ale_py", "minatar": "minatar", "studies": "matplotlib", "video": "imageio", "ray": "ray"}
 GIGABYTE = 1e9
@@ -54,7 +54,6 @@ MOST_DRIFT_S, SLOWEST_CALL_S = 5.0, 0.05
 def examine_cluster(address: str, insecure: bool) -> list[dict[str, Any]]:
     """Every machine of a cluster: versions, cores, memory, clock, and the link to it."""
     from repertory.engines.cluster import Cluster
-    from repertory.runs.directory import versions
 
     cluster = Cluster(address, insecure=insecure)
     try:
@@ -64,7 +63,11 @@ def examine_cluster(address: str, insecure: bool) -> list[dict[str, Any]]:
             began = time.time()
             hello = cluster.call(machine.hello, seconds=CALL_S)
             drift = hello.clock - (began + time.time()) / 2
-            differ = [f"{name} {hello.versions.get(name)}" for name, own in versions().items() if hello.versions.get(name) != own]
+            differ = [
+                f"{name} {hello.versions.get(name)}"
+                for name, own in versions().items()
+                if hello.versions.get(name) != own
+            ]
             name = f"{node.address}{' (this machine)' if node.driver else ''}"
             told = "; ".join(differ) or "as on this machine"
             memory = f"{hello.memory / GIGABYTE:.1f} GB free, {hello.shared_memory / GIGABYTE:.1f} GB in /dev/shm"

@@ -110,8 +110,12 @@ class OnMachines(TopologyOptions):
     """Where workers are, on --engine ray."""
 
     nodes: str = "all"
-    """Machines of the cluster that play: all, by their cores; far, all but the driver's; or their addresses, separated
-    by commas."""
+    """Machines of a Ray cluster that play: all, by their cores; far, all but the driver's; or comma-separated
+    addresses."""
+
+    @property
+    def machines(self) -> list[str]:
+        return [name.strip() for name in self.nodes.split(",")]
 
 
 Epsilons = Literal["same", "ladder", "sampled"]
