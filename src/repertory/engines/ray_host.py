@@ -10,6 +10,7 @@ from repertory.engines.cluster import Cluster, Node, choose
 from repertory.engines.links import Machines
 from repertory.engines.placement import homes_of, share_out
 from repertory.engines.processes import ProcessesHost
+from repertory.runtime import usable_cores
 from repertory.topologies.plan import Plan
 
 
@@ -17,27 +18,29 @@ def ray_host(plan: Plan) -> ProcessesHost:
     """Join or start the cluster, and host each worker on its machine."""
     cluster = Cluster(plan.address, insecure=plan.insecure)
     try:
-        plan, nodes, homes = placed(plan, cluster)
+        plan, nodes, homes = placed(plan, cluster.nodes())
         return ProcessesHost(plan, partial(Machines, cluster=cluster, nodes=nodes, homes=homes))
     except BaseException:
         cluster.close()
         raise
 
 
-def placed(plan: Plan, cluster: Cluster) -> tuple[Plan, list[Node], list[int]]:
+def placed(plan: Plan, nodes: list[Node]) -> tuple[Plan, list[Node], list[int]]:
     """The plan with the actors of each machine, the machines, and by a worker's index the number of its machine."""
-    nodes = cluster.nodes()
     plan = dataclasses.replace(plan, actors_on=tuple(share_out(plan.actors, choose(nodes, plan.topology.machines))))
     return plan, nodes, homes_of(plan.compose(), plan.actors_on)
 
 
 def where(plan: Plan) -> dict[str, str]:
     """By the address of a machine, how many workers of each name would be there."""
-    cluster = Cluster(plan.address, insecure=plan.insecure)
-    try:
-        plan, nodes, homes = placed(plan, cluster)
-    finally:
-        cluster.close()
+    if plan.address is None:
+        plan, nodes, homes = placed(plan, [Node("", "this machine", usable_cores(), driver=True)])
+    else:
+        cluster = Cluster(plan.address, insecure=plan.insecure)
+        try:
+            plan, nodes, homes = placed(plan, cluster.nodes())
+        finally:
+            cluster.close()
     workers = plan.compose().roster()
     found = {}
     for number, node in enumerate(nodes):
