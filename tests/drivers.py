@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 
 from commands import env_steps, result, rows, until, words
+from repertory import topologies
 from repertory.agents import registry
 from repertory.engines import make_driver
 from repertory.runs import checkpoint
@@ -27,7 +28,7 @@ GONE_S = 30.0
 """So long after the driver's end nothing of it may be left."""
 LONG, NICEST = 10**7, 19
 STAGES = ("start-up", "training", "saving", "evaluation", "ending")
-OPTIONS = words("--actors 2 --network.hidden 16 16 --log-every 50 --quiet --name run")
+OPTIONS = words("--engine processes --network.hidden 16 16 --log-every 50 --quiet --name run")
 OF_MEMORY = words(
     "--envs-per-actor 1 --agent.batch-size 16 --agent.learning-starts 200 --agent.replay-ratio 4 "
     "--agent.replay-capacity 4000"
@@ -57,7 +58,9 @@ class Driver:
     def train(cls, place: Path, topology: str, at: str) -> Driver:
         """A run that will be at a stage for a while."""
         own = OF_UNROLLS if registry.find(choose_agent(topology)).learns_from == "unrolls" else OF_MEMORY
-        return cls(place, "train", "CartPole-v1", "--topology", topology, *OPTIONS, *own, *words(OF_STAGE[at]))
+        actors = [] if topologies.find(topology).options.one_actor else words("--actors 2")
+        options = [*OPTIONS, *actors, *own, *words(OF_STAGE[at])]
+        return cls(place, "train", "CartPole-v1", "--topology", topology, *options)
 
     def signal(self, number: int, *, group: bool = False) -> bool:
         """To the driver alone, or to its group, as a terminal does; whether there was still a driver to hear it."""
