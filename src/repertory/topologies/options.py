@@ -174,6 +174,11 @@ class GradientWorkers(SentGradients, PulledWeights, OnMachines, LearningWorkers)
         need_replay(run)
         refuse_noisy_gradients(run)
         refuse_shared_priorities(run, shared=self.memory == "shared")
+        if run.agent.prioritized and run.engine == "ray":
+            raise UserError(
+                f"topology {run.topology_name!r} can't prioritise a replay on other machines; choose --topology apex, "
+                "--agent.no-prioritized, or --engine processes"
+            )
 
 
 @dataclass(frozen=True)
