@@ -103,11 +103,21 @@ def test_help_shows_what_the_topology_and_its_agent_read_and_nothing_else(capsys
     assert "noqa" not in text
     assert "type: ignore" not in text
     shown = set(re.findall(r"--topology\.([a-z-]+)", text)) - {"topology"}
-    assert shown == {"queue", "max-policy-lag", "compression", "topk-share", "learners"}
+    assert shown == {"queue", "max-policy-lag", "compression", "nodes", "topk-share", "learners"}
     assert "--agent.unroll" in text
     assert "--agent.batch-size" not in text
     headings = re.findall(r"^[╭─ -]*([a-z]+) options\b", text, re.MULTILINE)
-    assert headings == ["run", "evaluation", "environment", "worker", "output", "agent", "network", "topology"]
+    assert headings == [
+        "run",
+        "evaluation",
+        "environment",
+        "worker",
+        "cluster",
+        "output",
+        "agent",
+        "network",
+        "topology",
+    ]
 
 
 def test_help_shows_the_defaults_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:

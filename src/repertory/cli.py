@@ -227,9 +227,9 @@ def runs(options: RunsOptions) -> int:
 
 
 def doctor(options: DoctorOptions) -> int:
-    from repertory.runs.doctor import examine
+    from repertory.runs.doctor import examine, examine_cluster
 
-    found = examine()
+    found = examine() if options.address is None else examine_cluster(options.address, options.insecure)
     rows = [("ok" if each["ok"] else "LOOK", each["what"], each["found"]) for each in found]
     return _print_result(found, options.json, lambda: aligned(rows))
 

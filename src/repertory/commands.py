@@ -91,7 +91,12 @@ class RunsOptions(_Printed):
 
 @dataclass(frozen=True)
 class DoctorOptions(_Printed):
-    """Check whether this machine has what training needs."""
+    """Check whether this machine, or every machine of a Ray cluster, has what training needs."""
+
+    address: str | None = None
+    """Ray cluster to check: auto, or HOST:PORT."""
+    insecure: Switch = False
+    """Join a cluster that asks for no token."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ UNGUARDED = 3
 """Exit code of a worker that called train() while it imported the user's script."""
 FAMILY = "REPERTORY_FAMILY"
 """Environment variable: a random name that the driver, its workers and their child processes have in common."""
+PACKAGES = ("repertory", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium")
 MOST_FILES = 4096
 """Limit of open files; the largest topologies need fewer."""
 ONE_THREAD = ("xla_cpu_multi_thread_eigen", "xla_cpu_enable_concurrency_optimized_scheduler")
@@ -204,6 +206,17 @@ def start_fork_server() -> None:
     """Start it early, so that it imports while this process does."""
     fork_server()
     forkserver.ensure_running()
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and of the packages that decide what a run does; None where one is not installed."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 def usable_cores() -> int:

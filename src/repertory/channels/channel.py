@@ -1,4 +1,9 @@
-"""What every channel is, and what several are built from; numpy only."""
+"""What every channel is, and what several are built from; numpy only.
+
+Between two sets of arrays in one process a channel is copied by `mirror`. Between two machines `pack` gives what is new
+as a list of items, and `receive` puts them into an image of the sender's arrays and mirrors that: what arrives twice
+changes nothing, and what was lost is packed again.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,22 @@ class Place(Protocol):
 
     @property
     def rank(self) -> int: ...
+
+
+class Item(NamedTuple):
+    """A part of an array on its way to another machine."""
+
+    name: str
+    index: Any
+    values: Any
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.asarray(self.values).nbytes)
+
+
+Marks: TypeAlias = dict[Any, Any]
+"""What was packed so far: the counts of a channel, as copies."""
 
 
 class Bells(NamedTuple):
@@ -54,6 +75,14 @@ class Channel:
 
     one_machine = False
     """Whether its arrays have no single writer, so that they can't be mirrored."""
+    not_sent: tuple[str, ...] = ()
+    """Arrays that say something of this machine only."""
+    layer = 1
+    """In which order a message is packed, lower first; it is unpacked in the opposite one: see `engines/courier.py`."""
+    read_apart = False
+    """Whether each reader reads only what is written on its own machine."""
+    stays = False
+    """Whether each row is written and read on one and the same machine."""
 
     def __init__(self, name: str, *, carries: str = "", when: str = "", back: str = "", back_when: str = "") -> None:
         self.name, self.carries, self.when = name, carries or name, when
@@ -78,6 +107,7 @@ class Channel:
         `total_updates` tells how many updates all workers have made; `in_thread`: all take turns in this thread.
         """
         self.arrays, self.bells, self.total_updates, self.in_thread = arrays, bells, total_updates, in_thread
+        self._declared: dict[str, Field] = {}
 
     def clear(self) -> None:
         """As if just allocated."""
@@ -112,6 +142,78 @@ class Channel:
         write, `rows` are a machine's own: numbers of its lanes, parts, workers, writers, askers, replicas or servers.
         """
         raise NotImplementedError
+
+    # Between machines
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are that workers write: lanes, parts, writers, askers or replicas."""
+        return 1
+
+    def rows_of(self, rank: int, count: int) -> range:
+        """Those that the worker of this rank writes, of `count` that have a port: equal shares, or one for each."""
+        share, rows = self.row_count // count, self.row_count
+        return range(rank * share, (rank + 1) * share) if share else range(min(rank, rows), min(rank + 1, rows))
+
+    def span(self, name: str, rows: Sequence[int] | None) -> Any:
+        """The index of these rows in an array."""
+        return slice(None) if rows is None or len(self.arrays[name]) != self.row_count else np.asarray(rows, np.int64)
+
+    def declared(self, side: str) -> dict[str, Field]:
+        """The arrays of one side that other machines know."""
+        if not self._declared:
+            self._declared = self.fields()
+        return {n: f for n, f in self._declared.items() if f.writer == side and n not in self.not_sent}
+
+    def pack(self, marks: Marks, side: str = WRITER, rows: Sequence[int] | None = None) -> list[Item]:
+        """What `side` has committed since `marks`, which are moved: counts are read first, then what they commit."""
+        items: list[Item] = []
+        grown: dict[str, Any] = {}
+        declared = self.declared(side)
+        for name in [name for name, field in declared.items() if not field.commit]:
+            span = self.span(name, rows)
+            now, before = np.array(self.arrays[name][span]), marks.get(name)
+            if before is None or before.tobytes() != now.tobytes():
+                items.append(Item(name, span, now))
+                grown[name] = slice(None) if before is None else before != now
+                marks[name] = now
+        for name, field in declared.items():
+            if field.commit not in grown:
+                continue
+            index = self.span(name, rows)
+            if len(self.arrays[name]) == len(self.arrays[field.commit]):
+                index = np.arange(len(self.arrays[name]))[index][grown[field.commit]]
+            items.append(Item(name, index, np.array(self.arrays[name][index])))
+        return items
+
+    def unpack(self, items: Iterable[Item], image: Arrays) -> None:
+        for name, index, values in items:
+            image[name][index] = values
+
+    def receive(
+        self, items: Sequence[Item], image: Arrays, side: str = WRITER, rows: Sequence[int] | None = None
+    ) -> None:
+        """Take over what another machine has packed; `image` has the sender's arrays as far as they are known here."""
+        self.unpack(items, image)
+        self.mirror(image, self.arrays, side, rows)
+
+    def image_fields(self) -> dict[str, Field]:
+        """Arrays for an image of another machine's."""
+        return self.fields()
+
+    def confirm(self, marks: Marks) -> None:
+        """What was packed up to these marks has arrived."""
+
+    def seed(self, rows: Sequence[int]) -> list[Item]:  # noqa: ARG002
+        """What a machine needs whose workers are to write these rows from now on: counts go on where they are."""
+        items = []
+        for side in (WRITER, READER):
+            plain = [name for name, field in self.declared(side).items() if not field.commit]
+            items += [Item(name, slice(None), np.array(self.arrays[name])) for name in plain]
+        return items
+
+    def lose(self, rows: Sequence[int]) -> None:
+        """The machine whose workers wrote these rows is gone: what was on its way does not come any more."""
 
 
 class TwoCopies:

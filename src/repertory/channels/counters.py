@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import WRITER, Arrays, Channel, Place, mirror_changed, own_rows, port
+from repertory.channels.channel import WRITER, Arrays, Channel, Item, Marks, Place, mirror_changed, own_rows, port
 from repertory.specs import Field
 
 RECENT = 128
@@ -69,6 +69,8 @@ COMMITS = {"episode_return": "episodes", "episode_length": "episodes", "lag": "l
 ORDER = tuple(sorted(ENTRIES, key=lambda name: (name not in COMMITS, name == "epoch")))
 """In which a mirror writes: what is counted, then the counts, then which start of a worker they are of."""
 NOTE_BYTES = 8192
+TOTALS = ("env_steps", "updates")
+"""What workers of other machines read: how far all have come."""
 
 Table: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -79,6 +81,13 @@ class Counters(Channel):
     def __init__(self, name: str, workers: int) -> None:
         super().__init__(name)
         self.workers = workers
+
+    not_sent = ("waiting",)
+    layer = 0
+
+    @property
+    def row_count(self) -> int:
+        return self.workers
 
     def fields(self) -> dict[str, Field]:
         table = {
@@ -120,6 +129,29 @@ class Counters(Channel):
             return 0
         workers = own_rows(self.workers, rows)
         return _mirror_notes(source, target, workers) + mirror_changed(source, target, ORDER, workers)
+
+    def pack(self, marks: Marks, side: str = WRITER, rows: Sequence[int] | None = None) -> list[Item]:
+        """Of one machine's workers all that has changed; a note is written anew for each pause."""
+        items = super().pack(marks, side, rows)
+        if any(item.name == "settled" for item in items) and not any(item.name == "note" for item in items):
+            span = self.span("note", rows)
+            items.append(Item("note", span, np.array(self.arrays["note"][span])))
+        return items
+
+    def pack_totals(self, marks: Marks, rows: Sequence[int]) -> list[Item]:
+        """For another machine: how far these workers have come."""
+        now = {name: self.arrays[name][list(rows)] for name in TOTALS}
+        new = {name: found for name, found in now.items() if not np.array_equal(found, marks.get(name, ()))}
+        marks.update(new)
+        return [Item(name, list(rows), found) for name, found in new.items()]
+
+    def receive(
+        self, items: Sequence[Item], image: Arrays, side: str = WRITER, rows: Sequence[int] | None = None
+    ) -> None:
+        """Written in place: what is counted before the counts, and which start of a worker they are of last."""
+        del image, side, rows
+        order = {name: place for place, name in enumerate(("note", "note_size", *ORDER))}
+        self.unpack(sorted(items, key=lambda item: order[item.name]), self.arrays)
 
 
 def _mirror_notes(source: Arrays, target: Arrays, workers: NDArray[np.int64]) -> int:

@@ -37,6 +37,10 @@ class GradientSlots(Channel):
         super().__init__(name, **labels)
         self.payloads, self.workers = payloads, workers
 
+    @property
+    def row_count(self) -> int:
+        return self.workers
+
     def fields(self) -> dict[str, Field]:
         payloads, workers = self.payloads(), self.workers
         fields = {
@@ -140,6 +144,10 @@ class AllGather(Channel):
     def __init__(self, name: str, payload: Callable[[], Fields], replicas: int, **labels: str) -> None:
         super().__init__(name, **labels)
         self.payload, self.replicas = payload, replicas
+
+    @property
+    def row_count(self) -> int:
+        return self.replicas
 
     def fields(self) -> dict[str, Field]:
         payloads = {

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import READER, WRITER, Arrays, Channel, Place, copy_rows, own_rows, port
-from repertory.experience.lanes import FINAL, TERMINATED, TRUNCATED, Indices, LaneStorage
+from repertory.channels.channel import (
+    READER,
+    SILENT,
+    WRITER,
+    Arrays,
+    Bells,
+    Channel,
+    Item,
+    Marks,
+    Place,
+    copy_rows,
+    own_rows,
+    port,
+)
+from repertory.experience.lanes import FINAL, MOST_UNSENT, TERMINATED, TRUNCATED, Indices, LaneStorage
 from repertory.experience.priorities import PriorityTree
 from repertory.specs import EnvironmentSpec, Field
 
@@ -129,6 +142,8 @@ class LaneCopy:
 
 NEVER = 1 << 62
 OF_READERS = ("priorities", "taken", "wake_at")
+RELAY_BYTES, FEWEST_SLOTS = 64 << 20, 64
+"""Of lanes whose steps are only handed on to another machine: memory of all lanes, and slots of each."""
 
 
 class Lanes(Channel):
@@ -155,10 +170,32 @@ class Lanes(Channel):
         self.spec, self.count, self.capacity, self.values = spec, count, capacity, values
         self.prioritized, self.readers = prioritized, readers
         self.length = LaneStorage.length_for(capacity, count)
+        self.relayed, self.read_apart = False, readers > 1
+
+    not_sent = ("shift", "sent", "priorities")
+    layer = 2
+
+    @property
+    def row_count(self) -> int:
+        return self.count
+
+    def relay(self, lanes: int, *, read_here: bool) -> None:
+        """On a machine with so many of the lanes: writers wait while too much is not handed on yet. Where no worker
+        reads them, lanes are only as long as that needs."""
+        self.relayed = True
+        if not read_here:
+            fitting = RELAY_BYTES // max(1, lanes * self.spec.observation.nbytes)
+            self.length = min(self.length, MOST_UNSENT, max(FEWEST_SLOTS, fitting))
+
+    def bind(self, arrays: Arrays, bells: Bells = SILENT, **engine: Any) -> None:
+        super().bind(arrays, bells, **engine)
+        self.length = arrays["action"].shape[1]
 
     def fields(self) -> dict[str, Field]:
         fields = LaneStorage.fields(self.spec, self.count, self.length, self.values)
         fields["shift"] = Field((self.count,), "int64")
+        if self.relayed:
+            fields["sent"] = Field((self.count,), "int64")
         fields["wake_at"] = Field((1,), "int64", READER)
         fields["taken"] = Field((self.count,), "int64", READER)
         if self.prioritized:
@@ -178,7 +215,7 @@ class Lanes(Channel):
 
     def _storage(self, arrays: Arrays) -> LaneStorage:
         own = {name: array for name, array in arrays.items() if name not in (*OF_READERS, "shift")}
-        return LaneStorage(self.spec, self.count, self.length, own)
+        return LaneStorage(self.spec, self.count, own["action"].shape[1], own)
 
     @port("out")
     def writer(self, me: Place | None = None) -> LaneWriter:  # noqa: ARG002
@@ -227,10 +264,75 @@ class Lanes(Channel):
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         """`rows` are numbers of lanes."""
         if side == READER:
-            changed = [n for n in OF_READERS if n in source and not np.array_equal(source[n], target[n])]
+            names = [name for name in OF_READERS if name in source]
+            changed = [name for name in names if not np.array_equal(source[name], target[name])]
             return copy_rows(source, target, changed, slice(None))
         copy = LaneCopy(self._storage(source), self._storage(target), target["shift"])
         return copy.catch_up(own_rows(self.count, rows))
+
+    def pack(self, marks: Marks, side: str = WRITER, rows: Sequence[int] | None = None) -> list[Item]:
+        """The slots since the last time, up to and with the one at the head: its observation is there already.
+
+        Items carry numbers of slots, not places: lanes are shorter on some machines.
+        """
+        if side == READER:
+            return super().pack(marks, side, rows)
+        lanes = own_rows(self.count, rows)
+        head, start = self.arrays["head"][lanes], self.arrays["start"][lanes]
+        before = marks.get("head", head - self.length + 2)
+        if np.array_equal(head, before) and np.array_equal(start, marks.get("start", ())):
+            return []
+        first = np.maximum(np.maximum(before, head - self.length + 2), 0)
+        counts = head - first + 1
+        where = np.repeat(lanes, counts)
+        slots = np.concatenate([np.arange(a, b + 1) for a, b in zip(first.tolist(), head.tolist(), strict=True)])
+        marks |= {"lanes": lanes, "head": head, "start": start}
+        at = (where, slots % self.length)
+        data = [name for name, field in self.declared(WRITER).items() if field.commit]
+        found = {name: self.arrays[name][(slice(None), *at) if name == "value" else at] for name in data}
+        moved = [Item(name, (where, slots), values) for name, values in found.items()]
+        return [*moved, Item("start", lanes, start), Item("head", lanes, head)]
+
+    def unpack(self, items: Iterable[Item], image: Arrays) -> None:
+        length = image["action"].shape[1]
+        for name, index, values in items:
+            if isinstance(index, tuple):
+                lanes, at = index[0], index[1] % length
+                image[name][(slice(None), lanes, at) if name == "value" else (lanes, at)] = values
+            else:
+                image[name][index] = values
+
+    def image_fields(self) -> dict[str, Field]:
+        return LaneStorage.fields(self.spec, self.count, MOST_UNSENT, self.values) | {
+            "taken": Field((self.count,), "int64", READER),
+            "wake_at": Field((1,), "int64", READER),
+        }
+
+    def confirm(self, marks: Marks) -> None:
+        if "sent" in self.arrays and "lanes" in marks:
+            self.arrays["sent"][marks["lanes"]] = marks["head"]
+
+    def seed(self, rows: Sequence[int]) -> list[Item]:
+        """Slots go on with the numbers that they have here."""
+        head = self.arrays["head"][list(rows)]
+        return [Item("head", list(rows), head), Item("start", list(rows), head), Item("sent", list(rows), head)]
+
+    def seed_steps(self, rows: Sequence[int]) -> list[Item]:
+        """The steps themselves, for a machine where workers read them."""
+        filled = self.storage().filled
+        data = [name for name, field in self.declared(WRITER).items() if field.commit]
+        cut = (list(rows), slice(filled))
+        return [
+            Item(name, (slice(None), *cut), self.arrays[name][:, list(rows), :filled])
+            if name == "value"
+            else Item(name, cut, self.arrays[name][list(rows), :filled])
+            for name in data
+        ]
+
+    def lose(self, rows: Sequence[int]) -> None:
+        """Running episodes end as truncated; the next writer goes on with the numbers that slots have here."""
+        self.storage().interrupt(np.asarray(rows, np.int64))
+        self.arrays["shift"][list(rows)] = 0
 
 
 class LaneWriter:

@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from repertory.channels.channel import SILENT, WRITER, Arrays, Bells, Channel, Place, TwoCopies, own_rows, port, slices
+from repertory.channels.channel import (
+    SILENT,
+    WRITER,
+    Arrays,
+    Bells,
+    Channel,
+    Item,
+    Marks,
+    Place,
+    TwoCopies,
+    own_rows,
+    port,
+    slices,
+)
 from repertory.specs import Field
 
 
@@ -18,12 +31,20 @@ class Latest(Channel):
     With `lend`, workers of one thread get the published array itself, without a copy.
     """
 
+    layer = 3
+
     def __init__(
         self, name: str, size: Callable[[], int], *, parts: int = 1, lend: bool = False, **labels: str
     ) -> None:
         super().__init__(name, **labels)
         self.size, self.parts, self._lend = size, parts, lend
         self._lent: Lent | None = None
+
+    not_sent = ("mirrored",)
+
+    @property
+    def row_count(self) -> int:
+        return self.parts
 
     def fields(self) -> dict[str, Field]:
         return {
@@ -70,6 +91,26 @@ class Latest(Channel):
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         parts = own_rows(self.parts, rows).tolist() if side == WRITER else []
         return sum(self._part(target, part).copy_from(self._part(source, part)) for part in parts)
+
+    def pack(self, marks: Marks, side: str = WRITER, rows: Sequence[int] | None = None) -> list[Item]:
+        """The newest version of each part; versions in between are never sent."""
+        items: list[Item] = []
+        cuts = slices(self.arrays["copies"].shape[1], self.parts)
+        for part in own_rows(self.parts, rows).tolist() if side == WRITER else []:
+            if int(self.arrays["count"][part]) not in (0, marks.get(part)):
+                count, found = self._part(self.arrays, part).read()
+                items.append(Item("copies", (count % 2, cuts[part]), found["vector"]))
+                items.append(Item("version", (part, count % 2), found["version"]))
+                items.append(Item("count", part, count))
+                marks[part] = count
+        return items
+
+    def seed(self, rows: Sequence[int]) -> list[Item]:  # noqa: ARG002
+        """Nothing: a publisher publishes again when it starts."""
+        return []
+
+    def lose(self, rows: Sequence[int]) -> None:
+        self.arrays["mirrored"][list(rows)] = 0
 
 
 class Publisher:

@@ -58,6 +58,10 @@ class InferenceMailbox(Channel):
         super().__init__(name, **labels)
         self.spec, self.askers, self.environments, self.state_size = spec, askers, environments, state_size
 
+    @property
+    def row_count(self) -> int:
+        return self.askers
+
     def fields(self) -> dict[str, Field]:
         each, seen = (self.askers, self.environments), self.spec.observation
         size = max(1, self.state_size)

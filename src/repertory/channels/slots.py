@@ -202,6 +202,15 @@ class UnrollSlots(Channel):
         return self.writers * self.depth
 
     @property
+    def row_count(self) -> int:
+        return self.writers
+
+    def span(self, name: str, rows: Sequence[int] | None) -> Any:
+        if rows is None or len(self.arrays[name]) != self.slots:
+            return super().span(name, rows)
+        return (np.asarray(rows)[:, None] * self.depth + np.arange(self.depth)).ravel()
+
+    @property
     def nbytes(self) -> int:
         return sum(field.nbytes for field in self.fields().values())
 

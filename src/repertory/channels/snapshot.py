@@ -16,6 +16,8 @@ from repertory.channels.channel import (
     WRITER,
     Arrays,
     Channel,
+    Item,
+    Marks,
     Place,
     TwoCopies,
     own_rows,
@@ -37,9 +39,15 @@ class Snapshot(Channel):
     `structure()` gives a learner state of the right shapes.
     """
 
+    layer = 3
+
     def __init__(self, name: str, structure: Callable[[], Any], *, parts: int = 1, **labels: str) -> None:
         super().__init__(name, **labels)
         self.structure, self.parts = structure, parts
+
+    @property
+    def row_count(self) -> int:
+        return self.parts
 
     def fields(self) -> dict[str, Field]:
         fields: dict[str, Field] = {}
@@ -90,6 +98,24 @@ class Snapshot(Channel):
     def mirror(self, source: Arrays, target: Arrays, side: str = WRITER, rows: Sequence[int] | None = None) -> int:
         parts = own_rows(self.parts, rows).tolist() if side == WRITER else []
         return sum(_part(target, part).copy_from(_part(source, part)) for part in parts)
+
+    def pack(self, marks: Marks, side: str = WRITER, rows: Sequence[int] | None = None) -> list[Item]:
+        items: list[Item] = []
+        for part in own_rows(self.parts, rows).tolist() if side == WRITER else []:
+            if int(self.arrays[f"{part}/count"][0]) not in (0, marks.get(part)):
+                count, found = _part(self.arrays, part).read()
+                items += [Item(f"{part}/{name}", count % 2, values) for name, values in found.items()]
+                items.append(Item(f"{part}/count", 0, count))
+                marks[part] = count
+        return items
+
+    def seed(self, rows: Sequence[int]) -> list[Item]:  # noqa: ARG002
+        """All parts: an owner loads its part when it starts."""
+        return self.pack({})
+
+    def lose(self, rows: Sequence[int]) -> None:
+        for part in rows:
+            self.arrays[f"{part}/mirrored"][:] = 0
 
 
 def _part(arrays: Arrays, part: int) -> TwoCopies:

@@ -1,4 +1,4 @@
-"""Hosts of workers: one thread, or the processes of one machine; and one driver for both."""
+"""Hosts of workers: one thread, the processes of one machine, or those of a Ray cluster; and one driver for all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from repertory.engines.driver import Driver
 from repertory.errors import UserError, nearest
 from repertory.topologies.plan import Plan
 
-ENGINES = ("inline", "processes")
+ENGINES = ("inline", "processes", "ray")
 
 
 def make_driver(engine: str, plan: Plan) -> Driver:
@@ -18,4 +18,9 @@ def make_driver(engine: str, plan: Plan) -> Driver:
         from repertory.engines.processes import ProcessesHost
 
         return Driver(plan, ProcessesHost(plan))
+    if engine == "ray":
+        from repertory.engines.ray_host import ray_host
+
+        host = ray_host(plan)
+        return Driver(host.plan, host)
     raise UserError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}")

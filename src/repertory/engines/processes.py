@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from repertory.engines.driver import Evaluations, Values
 from repertory.engines.endings import suspend_together
 from repertory.engines.placement import processes_of
 from repertory.engines.shared_memory import Bell, Block
-from repertory.engines.supervisor import Supervisor
+from repertory.engines.supervisor import Event, Supervisor
 from repertory.engines.wiring import BUILD, LEARN, LEAVE, PAUSE, RUN, Wiring, fields_of
 from repertory.errors import UserError
 from repertory.runtime import allow_open_files, usable_cores
@@ -46,10 +47,32 @@ def check_limits(topology: Topology) -> None:
         )
 
 
+class Supervision(Protocol):
+    """Starts the processes of all workers, watches them and ends them: on this machine, or on several."""
+
+    failed: bool
+    """An error has been raised, and no worker is started again."""
+    events: list[Event]
+
+    @property
+    def restarts(self) -> int: ...
+    def start(self) -> None: ...
+    @property
+    def ready(self) -> bool: ...
+    def check(self) -> None: ...
+    def pids(self) -> set[int]: ...
+    def at_work(self) -> set[int]: ...
+    def absent(self) -> set[int]: ...
+    def bring_back(self) -> None: ...
+    def rss_mb(self) -> dict[str, float]: ...
+    def metrics(self) -> Values: ...
+    def stop(self) -> None: ...
+
+
 class ProcessesHost:
     concurrent = True
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, supervise: Callable[..., Supervision] = Supervisor) -> None:
         self.plan = plan
         check_limits(plan.compose())
         self.block = Block(fields_of(plan))
@@ -58,7 +81,7 @@ class ProcessesHost:
         self.bells = [Bell() for _ in self.wiring.workers]
         self.wiring.initialise()
         self.evaluations = Evaluations(self.wiring)
-        self.supervisor = Supervisor(self.wiring, self.block, self.bells, self.evaluations.withdraw)
+        self.supervisor = supervise(self.wiring, self.block, self.bells, self.evaluations.withdraw)
         self._told = 0
         self._unsuspend: Callable[[], None] = lambda: None
         self._started = False
@@ -101,7 +124,7 @@ class ProcessesHost:
 
     def metrics(self) -> Values:
         memory = {f"rss_mb/{name}": size for name, size in self.supervisor.rss_mb().items()}
-        return {**memory, "restarts": self.restarts}
+        return {**memory, "restarts": self.restarts, **self.supervisor.metrics()}
 
     @property
     def restarts(self) -> int:
@@ -128,7 +151,7 @@ class ProcessesHost:
         self.wiring.phase[1] += 1
         self._set_phase(phase)
         end = time.monotonic() + self.plan.heartbeat_s + SETTLE_S
-        while not self._at_rest(workers):
+        while not self._at_rest([index for index in workers if index not in self.supervisor.absent()]):
             self.supervisor.check()
             if time.monotonic() > end:
                 self.supervisor.failed = True

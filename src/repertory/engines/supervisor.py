@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,11 +114,21 @@ class Event:
 class Supervisor:
     """Owns the processes; the shared memory belongs to the driver and outlives them.
 
-    `withdraw` takes back the evaluation that is under way, and says which it was. After an error has been raised,
-    `failed` is true, and no worker is started again.
+    `withdraw` takes back the evaluation that is under way, and says which it was. `mine` are the workers of this
+    machine, by their indices; None = all. Workers of a name in `apart` are started together with those on other
+    machines: if one fails, those of this machine are ended, and their name is `broken` until `start_together`. After an
+    error has been raised, `failed` is true, and no worker is started again.
     """
 
-    def __init__(self, wiring: Wiring, block: Block, bells: list[Bell], withdraw: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        block: Block,
+        bells: list[Bell],
+        withdraw: Callable[[], str],
+        mine: Collection[int] | None = None,
+        apart: Collection[str] = (),
+    ) -> None:
         self.plan, self.wiring, self.topology = wiring.plan, wiring, wiring.topology
         self.block, self.bells, self.withdraw = block, bells, withdraw
         self.counters, self.failed = wiring.counters.arrays, False
@@ -126,7 +136,10 @@ class Supervisor:
         self._cores = usable_cores()
         # Beginning with another core in each run, so that runs side by side do not all keep to the same ones.
         self._pinnable: list[int] = np.roll(pinnable_cores(), -os.getpid()).tolist()
-        self.watched = [Watched(each, wiring.group(each[0])) for each in processes_of(self.topology, self._cores)]
+        self._mine, self._apart = mine, {*apart}
+        self.broken: set[str] = set()
+        processes = processes_of(self.topology, self._cores, mine)
+        self.watched = [Watched(each, wiring.group(each[0])) for each in processes]
         self.events: list[Event] = []
         self._ended_servers: dict[int, str] = {}
         self.restarts, self._epoch = 0, 0
@@ -134,11 +147,23 @@ class Supervisor:
         self._beats = np.full(len(wiring.workers), -1)
         self._beaten = np.zeros(len(wiring.workers))
 
-    def start(self) -> None:
-        self._start_all(self.watched)
+    def start(self, epoch: int | None = None) -> None:
+        """`epoch` is the number of this start, if other machines count it as well."""
+        self._start_all(self.watched, epoch)
 
-    def _start_all(self, several: list[Watched]) -> None:
-        self._epoch += 1
+    def end_together(self, name: str) -> None:
+        """End the workers of this name, before they are started together with those of other machines."""
+        self.broken.add(name)
+        for watched in self.watched:
+            if watched.group.name == name:
+                self._end_with_offspring(watched)
+
+    def start_together(self, name: str, epoch: int) -> None:
+        self.broken.discard(name)
+        self._start_all([watched for watched in self.watched if watched.group.name == name], epoch)
+
+    def _start_all(self, several: list[Watched], epoch: int | None = None) -> None:
+        self._epoch = self._epoch + 1 if epoch is None else epoch
         for watched in several:
             self._start(watched)
 
@@ -161,7 +186,7 @@ class Supervisor:
         return int(self.counters[name][watched.indices].sum())
 
     def _arguments(self, watched: Watched) -> WorkerArguments:
-        large = self.plan.large
+        where: Any = {"large": self.plan.large, "mine": self._mine}
         return WorkerArguments(
             self.plan,
             self.block,
@@ -170,9 +195,9 @@ class Supervisor:
             watched.report,
             watched.recovery,
             watched.epoch,
-            cores=cores_of(self.topology, watched.workers, self._pinnable, large=large),
-            spare=spare_cores(self.topology, self._pinnable, large=large),
-            niceness=niceness_of(self.topology, watched.workers, self._cores),
+            cores=cores_of(self.topology, watched.workers, self._pinnable, **where),
+            spare=spare_cores(self.topology, self._pinnable, **where),
+            niceness=niceness_of(self.topology, watched.workers, self._cores, self._mine),
             warnings=warning_level(),
         )
 
@@ -200,6 +225,13 @@ class Supervisor:
         alive = [index for watched in self.watched if watched.alive for index in watched.indices]
         return {index for index in alive if self._beats[index] > 0}
 
+    def absent(self) -> set[int]:
+        """Indices of workers that are neither here nor being started: none on one machine."""
+        return set()
+
+    def metrics(self) -> dict[str, float | int | None]:
+        return {}
+
     def check(self) -> None:
         """Check all processes once; restarts those that failed, or raises if one failed too often."""
         now = time.monotonic()
@@ -208,7 +240,7 @@ class Supervisor:
         self._hear_beats()
         try:
             for watched in self.watched:
-                if not watched.given_up:
+                if not watched.given_up and watched.group.name not in self.broken:
                     self._check(watched)
         except Exception:
             self.failed = True
@@ -307,6 +339,8 @@ class Supervisor:
             self._end_with_offspring(each)
         if often:
             self._give_up(watched, what, trace)
+        elif watched.group.name in self._apart:
+            self.broken.add(watched.group.name)
         else:
             self._start_all(group)
 

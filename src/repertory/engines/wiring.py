@@ -152,8 +152,10 @@ def counters_of(topology: Topology) -> Counters:
     return Counters("counters", len(topology.roster()))
 
 
-def fields_of(plan: Plan) -> dict[str, Field]:
+def fields_of(plan: Plan, adapt: Callable[[Topology], None] = lambda _: None) -> dict[str, Field]:
+    """What has to be allocated; `adapt` changes the channels first, for a machine that does not hold all of them."""
     topology = plan.compose()
+    adapt(topology)
     fields: dict[str, Field] = {"phase": Field((2,), "int64", "driver")}
     for channel in (counters_of(topology), *topology.channels):
         fields |= prefixed(channel.name, channel.fields())

@@ -24,6 +24,10 @@ TRUNCATED = 2
 FINAL = 4
 """The slot holds a final observation: no action was taken there."""
 
+MOST_UNSENT, SPARE_SLOTS = 1024, 8
+"""Slots of a lane that may be on their way to another machine; and slots beside them: the frames of a stack, the step
+that is being written."""
+
 Indices = NDArray[np.int64]
 
 
@@ -48,6 +52,7 @@ class LaneStorage:
         self.value = self.arrays.get("value")
         self.head = self.arrays["head"]
         self.start = self.arrays["start"]
+        self.sent, self._most_unsent = self.arrays.get("sent"), min(length, MOST_UNSENT) - SPARE_SLOTS
 
     @staticmethod
     def fields(spec: EnvironmentSpec, count: int, length: int, stores_values: bool = False) -> dict[str, Field]:
@@ -82,8 +87,8 @@ class LaneStorage:
         return sum(array.nbytes for array in self.arrays.values())
 
     def open(self) -> bool:
-        """There is always room: the oldest steps are overwritten."""
-        return True
+        """There is always room, since the oldest steps are overwritten; but none that still has to be sent."""
+        return self.sent is None or int((self.head - self.sent).max()) < self._most_unsent
 
     def begin(self, lanes: Indices, observation: NDArray[Any], mask: NDArray[np.bool_] | None) -> None:
         """An episode begins with `observation`, at which the lane's next action is chosen."""

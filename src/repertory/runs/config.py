@@ -40,7 +40,7 @@ class ChoiceOptions:
     topology_name: Annotated[str, tyro.conf.arg(name="topology", metavar="NAME")] = topologies.DEFAULT
     """Topology of workers: single, collectors, apex, impala, ...; `repertory show` lists all, and draws each."""
     engine: Annotated[str, tyro.conf.arg(metavar="NAME")] = "inline"
-    """Engine that runs the workers: inline (one process), processes (many on this machine)."""
+    """Engine that runs the workers: inline (one process), processes (many on this machine), ray (many machines)."""
     config: Path | None = None
     """A .json or .toml file of options, or a run's directory to use its options; the command line overrides them."""
     preset: str | None = None
@@ -100,6 +100,16 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """For --engine ray."""
+
+    address: str | None = None
+    """Ray cluster to join: auto, or HOST:PORT; by default a cluster of this machine alone is started and ended."""
+    insecure: Switch = False
+    """Join a cluster without token authentication: anyone who reaches its ports can run code there."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """Logs, checkpoints and what is shown."""
 
@@ -126,13 +136,16 @@ GROUPS: Mapping[str, type] = {
     "evaluation": EvaluationOptions,
     "environment": EnvironmentOptions,
     "worker": WorkerOptions,
+    "cluster": ClusterOptions,
     "output": OutputOptions,
 }
 """Options that every run has, under the headings that help shows them."""
 
 
 @dataclass(frozen=True)
-class RunOptions(OutputOptions, WorkerOptions, EnvironmentOptions, EvaluationOptions, StopOptions, ChoiceOptions):
+class RunOptions(
+    OutputOptions, ClusterOptions, WorkerOptions, EnvironmentOptions, EvaluationOptions, StopOptions, ChoiceOptions
+):
     """Train an agent on an environment."""
 
     agent: AgentOptions = field(default_factory=QLearningOptions)
@@ -195,7 +208,8 @@ def check(options: RunOptions) -> RunOptions:
     if (type(options.agent), type(options.topology)) != (kind.options, topology.options):
         given = f"agent {kind.name!r} and topology {topology.name!r}"
         raise UserError(f"these options are not for {given}; give their names when they are made")
-    validate(topology, engine=options.engine, agent=kind.name, like=kind.like)
+    others = topologies.known().values() if options.engine not in topology.engines else ()
+    validate(topology, engine=options.engine, agent=kind.name, like=kind.like, others=others)
     options.network.check()
     if kind.learns_from == "replay" and (options.network.lstm_size or options.network.separate):
         raise UserError("--network.lstm-size and --network.separate are for actor-critic agents: a3c, impala, appo")

@@ -25,29 +25,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from repertory.errors import UserError, nearest
 from repertory.output import aligned
+from repertory.runtime import versions
 from repertory.specs import EnvironmentSpec
 
 DIFF_BYTES = 1_000_000
 TAIL_BYTES = 1 << 16
-PACKAGES = ("repertory", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium")
 DASH = "–"
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python and of the packages that decide what a run does; None where one is not installed."""
-    found: dict[str, str | None] = {"python": sys.version.split()[0]}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
 
 
 def _git_state() -> tuple[dict[str, Any] | None, bytes]:

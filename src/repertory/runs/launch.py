@@ -56,7 +56,7 @@ def draft(options: RunOptions) -> tuple[RunOptions, Plan]:
     """The same without the agent, before JAX is started: enough to refuse what can't work."""
     options = resolve(check(options))
     for name in (options.environment, options.network.module):
-        if isinstance(name, Given) and options.engine == "processes":
+        if isinstance(name, Given) and options.engine != "inline":
             name.pickled()  # an object that can't be sent is refused here
     chosen = environment_options(options)
     scored = factory.evaluation_options(options.environment, chosen)
@@ -86,6 +86,8 @@ def _plan(options: RunOptions, spec: EnvironmentSpec, scored: Mapping[str, Any])
         heartbeat_s=options.heartbeat_s,
         restarts=options.restarts,
         network=options.network,
+        address=options.address,
+        insecure=options.insecure,
     )
 
 
@@ -161,6 +163,7 @@ def forecast(options: RunOptions) -> dict[str, Any]:
         "topology": options.topology_name,
         "engine": options.engine,
         "processes": 1 if options.engine == "inline" else 1 + len(processes_of(topology, usable_cores())),
+        **({"machines": _machines(plan)} if options.engine == "ray" else {}),
         "environments": plan.environments,
         "env_steps": options.env_steps,
         **_updates_ahead(plan, topology),
@@ -169,6 +172,12 @@ def forecast(options: RunOptions) -> dict[str, Any]:
         **({"warning": "; ".join(told)} if told else {}),
         **({} if plan.unrolled else {"preset": find_preset(options.environment, options.preset).seen}),
     }
+
+
+def _machines(plan: Plan) -> dict[str, str]:
+    from repertory.engines.ray_host import where  # imports Ray
+
+    return where(plan)
 
 
 def _seen(plan: Plan) -> str:

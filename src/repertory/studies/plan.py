@@ -31,9 +31,9 @@ import psutil
 
 from repertory.errors import UserError
 from repertory.runs.config import RunOptions, from_dict, names_of, to_dict, value_of
-from repertory.runs.directory import RunDirectory, held, read_json, slug, versions, write_json, write_text
+from repertory.runs.directory import RunDirectory, held, read_json, slug, write_json, write_text
 from repertory.runs.presets import train_words, words
-from repertory.runtime import usable_cores
+from repertory.runtime import usable_cores, versions
 from repertory.studies.entrants import Entrant, StudyOptions, budget_in_words
 from repertory.studies.results import Contestant, Results, read_trial
 from repertory.studies.words import plural

@@ -72,4 +72,12 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind("all_reduce", __doc__, compose, Options, agents=("dqn", "sarsa"), defaults=parts.ON_PROCESSES)
+KIND = TopologyKind(
+    "all_reduce",
+    __doc__,
+    compose,
+    Options,
+    agents=("dqn", "sarsa"),
+    defaults=parts.ON_PROCESSES,
+    engines=parts.ON_CLUSTER,
+)

@@ -16,14 +16,14 @@ from repertory.roles.batches import MemoryServer
 from repertory.roles.ports import Policy, Weights
 from repertory.topologies import parts, playing
 from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
-from repertory.topologies.options import PulledWeights, Run, need_replay
+from repertory.topologies.options import OnMachines, PulledWeights, Run, need_replay
 from repertory.topologies.plan import Context, Plan
 
 BATCHES_AHEAD = 3
 
 
 @dataclass(frozen=True)
-class Options(PulledWeights):
+class Options(PulledWeights, OnMachines):
     """Options of collectors: many actors, one replay, one learner."""
 
     actors_per_process: NonNegative[int] = 0
@@ -107,5 +107,11 @@ def memory(me: Context, steps: LaneReader, outgoing: BatchWriter) -> MemoryServe
 
 
 KIND = TopologyKind(
-    "collectors", __doc__, compose, Options, agents=("dqn", "rainbow", "sarsa"), defaults=parts.ON_PROCESSES
+    "collectors",
+    __doc__,
+    compose,
+    Options,
+    agents=("dqn", "rainbow", "sarsa"),
+    defaults=parts.ON_PROCESSES,
+    engines=parts.ON_CLUSTER,
 )

@@ -6,7 +6,7 @@ that `repertory show` draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -66,6 +66,8 @@ class Workers:
     pinned: bool = False
     """Each keeps to one core, where they are as many as there are cores, or a multiple."""
     synchronous: bool = False
+    placed: Literal["with the driver", "beside actors", "spread"] = "with the driver"
+    """On which machines, where there are several; workers that play are on those that are asked for."""
 
     @property
     def purpose(self) -> str:
@@ -146,10 +148,18 @@ class TopologyKind:
         return first_line(self.described)
 
 
-def validate(kind: TopologyKind, *, engine: str, agent: str, like: str = "") -> None:
-    """Refuse an engine or an agent that the topology does not support; `like` names an agent that this one is like."""
+def validate(
+    kind: TopologyKind, *, engine: str, agent: str, like: str = "", others: Iterable[TopologyKind] = ()
+) -> None:
+    """Refuse an engine or an agent that the topology does not support; `like` names an agent that this one is like.
+
+    `others` are the topologies that there are: the error names those that run on the engine.
+    """
     if engine not in kind.engines:
-        raise UserError(f"topology {kind.name!r} does not run on engine {engine!r}{nearest(engine, kind.engines)}")
+        instead = ", ".join(other.name for other in others if engine in other.engines)
+        why = ": its workers share one memory" if len(kind.engines) > 1 and kind.agents else ""
+        hint = f"{why}; take {instead}" if instead else nearest(engine, kind.engines)
+        raise UserError(f"topology {kind.name!r} does not run on engine {engine!r}{hint}")
     refuse_agent(kind, agent, like)
 
 

@@ -14,12 +14,12 @@ from repertory.roles.actor import Actor
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
 from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
-from repertory.topologies.options import Run, SentGradients, UnrollQueue, need_one_update_per_batch
+from repertory.topologies.options import OnMachines, Run, SentGradients, UnrollQueue, need_one_update_per_batch
 from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)
-class Options(SentGradients, UnrollQueue):
+class Options(SentGradients, UnrollQueue, OnMachines):
     """Options of IMPALA's learners and the queue of unrolls before them."""
 
     learners: Positive[int] = 1
@@ -72,4 +72,12 @@ def compose(plan: Plan, options: Options) -> Topology:
     )
 
 
-KIND = TopologyKind("impala", __doc__, compose, Options, agents=("impala", "appo"), defaults=parts.ON_PROCESSES)
+KIND = TopologyKind(
+    "impala",
+    __doc__,
+    compose,
+    Options,
+    agents=("impala", "appo"),
+    defaults=parts.ON_PROCESSES,
+    engines=parts.ON_CLUSTER,
+)

@@ -105,6 +105,19 @@ def need_one_update_per_batch(run: Run) -> None:
         raise UserError("--agent.epochs and --agent.minibatches above 1 need a single learner that makes all updates")
 
 
+@dataclass(frozen=True)
+class OnMachines(TopologyOptions):
+    """Where workers are, on --engine ray."""
+
+    nodes: str = "all"
+    """Machines of a Ray cluster that play: all, by their cores; far, all but the driver's; or comma-separated
+    addresses."""
+
+    @property
+    def machines(self) -> list[str]:
+        return [name.strip() for name in self.nodes.split(",")]
+
+
 Epsilons = Literal["same", "ladder", "sampled"]
 
 
@@ -151,7 +164,7 @@ class PulledWeights(Exploration):
 
 
 @dataclass(frozen=True)
-class GradientWorkers(SentGradients, PulledWeights, LearningWorkers):
+class GradientWorkers(SentGradients, PulledWeights, OnMachines, LearningWorkers):
     """Workers that play, sample from a replay, and send gradients."""
 
     memory: Literal["local", "shared"] = "local"
@@ -161,6 +174,11 @@ class GradientWorkers(SentGradients, PulledWeights, LearningWorkers):
         need_replay(run)
         refuse_noisy_gradients(run)
         refuse_shared_priorities(run, shared=self.memory == "shared")
+        if run.agent.prioritized and run.engine == "ray":
+            raise UserError(
+                f"topology {run.topology_name!r} can't prioritise a replay on other machines; choose --topology apex, "
+                "--agent.no-prioritized, or --engine processes"
+            )
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def compose(plan: Plan, options: Options) -> Topology:
     return Topology(
         workers=(
             Workers("worker", plan.actors, partial(worker, options), works, kind="play"),
-            Workers("server", options.shards, partial(server, options), serves),
+            Workers("server", options.shards, partial(server, options), serves, placed="spread"),
             parts.evaluator(plan),
         ),
         weights=weights,
@@ -128,4 +128,12 @@ def server(
     )
 
 
-KIND = TopologyKind("parameter_server", __doc__, compose, Options, agents=("dqn", "sarsa"), defaults=parts.ON_PROCESSES)
+KIND = TopologyKind(
+    "parameter_server",
+    __doc__,
+    compose,
+    Options,
+    agents=("dqn", "sarsa"),
+    defaults=parts.ON_PROCESSES,
+    engines=parts.ON_CLUSTER,
+)

@@ -43,6 +43,8 @@ BUFFERS = 3
 """Samples in use at once: one that is learned from, one sampled ahead, one being sampled."""
 COUNTED_GRADIENTS: tuple[str, ...] = ("gradients", "bytes_sent", "dropped_stale", "dropped_outlier")
 """Metrics of topologies in which several workers compute gradients or fill queues."""
+ON_CLUSTER = ("inline", "processes", "ray")
+"""Engines of topologies whose channels can be mirrored between machines."""
 ON_PROCESSES: Mapping[str, Any] = {"engine": "processes", "actors": 2}
 """Defaults of topologies with several workers."""
 

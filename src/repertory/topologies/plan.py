@@ -51,6 +51,12 @@ class Plan:
     heartbeat_s: float = 60.0
     restarts: int = 5
     network: NetworkOptions = field(default_factory=NetworkOptions)
+    actors_on: tuple[int, ...] = ()
+    """Actors on each machine, the driver's first; empty = there is one machine."""
+    address: str | None = None
+    """Of the Ray cluster; None starts one of this machine alone."""
+    insecure: bool = False
+    """Join a cluster without a token."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what each process makes for itself; the kinds by value, since a program may have registered them."""

@@ -19,12 +19,12 @@ from repertory.roles.policies import RemotePolicy
 from repertory.roles.ports import Publisher, Role, Weights
 from repertory.topologies import parts, playing
 from repertory.topologies.graph import Ports, Topology, TopologyKind, Workers
-from repertory.topologies.options import CentralInference, Exploration, Run, need_replay
+from repertory.topologies.options import CentralInference, Exploration, OnMachines, Run, need_replay
 from repertory.topologies.plan import Context, Plan
 
 
 @dataclass(frozen=True)
-class Options(CentralInference, Exploration):
+class Options(CentralInference, Exploration, OnMachines):
     """Options of SEED RL's central inference; those of exploration are for agents that learn from a replay."""
 
     def check(self, run: Run) -> None:
@@ -119,5 +119,11 @@ def replay(plan: Plan, options: Options) -> Experience:
 
 
 KIND = TopologyKind(
-    "seed_rl", __doc__, compose, Options, agents=("impala", "appo", "dqn", "sarsa"), defaults=parts.ON_PROCESSES
+    "seed_rl",
+    __doc__,
+    compose,
+    Options,
+    agents=("impala", "appo", "dqn", "sarsa"),
+    defaults=parts.ON_PROCESSES,
+    engines=parts.ON_CLUSTER,
 )
