@@ -98,12 +98,14 @@ def train(
     Workers:
         topology: single, collectors, apex, impala, ...; `repertory show` lists them.
         topology_options: the topology's own options by name; `repertory train ENV --topology NAME --help` shows them.
-        engine: "inline" (one process) or "processes" (many on this machine).
+        engine: "inline" (one process), "processes" (many on this machine) or "ray" (many machines).
         actors: number of actors; 1 in `single`.
         envs_per_actor: number of vectorized environments of each actor.
         threads: compute threads of each learner with a convolutional network; 0 = its share of the cores.
         heartbeat_s: heartbeat timeout: seconds without progress after which a worker is killed and restarted.
         restarts: maximum number of restarts of a worker in a row without progress; then the run ends.
+        address: Ray cluster to join, with engine="ray": auto, or HOST:PORT; by default a local one is started.
+        insecure: join a cluster without token authentication.
     Evaluations, logs and checkpoints:
         eval_every: env steps between evaluations.
         eval_every_s: seconds between evaluations, in addition to those.
