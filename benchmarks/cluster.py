@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Host:
     def __init__(self, hosts: Hosts, index: int) -> None:
         self.hosts, self.index = hosts, index
         self.name, self.address = f"{hosts.bridge}h{index}", f"10.77.{hosts.number}.{index + 1}"
-        self._link, self.raylet = f"{hosts.bridge}v{index}", None
+        self._link = f"{hosts.bridge}v{index}"
         self.directory = Path(hosts.directory) / f"h{index}"
         self.ray: subprocess.Popen[bytes] | None = None
 
@@ -210,12 +210,6 @@ def _run(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
-
-
-@contextlib.contextmanager
-def cluster(count: int, **options: Any) -> Iterator[Hosts]:
-    with Hosts(count, **options) as hosts:
-        yield hosts
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ class Cluster:
             self._join(address, insecure, common)
 
     def _start(self, common: dict[str, Any]) -> None:
-        """On loopback, with a token of its own, without a dashboard."""
+        """With a token of its own, without a dashboard. Ray listens on all addresses, though it is told the loopback one."""
         self._directory = tempfile.mkdtemp(prefix="repertory-ray-")
         self._ray.init(
             address="local",
@@ -86,14 +86,6 @@ class Cluster:
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UserError(f"the cluster at {address} can't be joined: {reason}") from None
-
-    @property
-    def lost(self) -> str:
-        """Why the cluster itself is gone; empty while it is there."""
-        with contextlib.suppress(Exception):
-            if self._ray.is_initialized():
-                return ""
-        return "the connection to the cluster is gone"
 
     def nodes(self) -> list[Node]:
         """Those that are alive, the driver's first."""

@@ -11,8 +11,7 @@ heard of is there. So a step that counts has arrived, and weights arrive before 
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -192,9 +191,9 @@ class Inbox:
 class Traffic:
     """What one direction of a link has carried: bytes, messages, seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.bytes = self.messages = 0
-        self.seconds, self._clock = 0.0, clock
+        self.seconds = 0.0
 
     def count(self, message: Message, seconds: float) -> None:
         self.bytes += message.nbytes

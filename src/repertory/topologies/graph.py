@@ -157,8 +157,7 @@ def validate(
     """
     if engine not in kind.engines:
         instead = ", ".join(other.name for other in others if engine in other.engines)
-        why = ": its workers share one memory" if len(kind.engines) > 1 and kind.agents else ""
-        hint = f"{why}; take {instead}" if instead else nearest(engine, kind.engines)
+        hint = f"; these do: {instead}" if instead else nearest(engine, kind.engines)
         raise UserError(f"topology {kind.name!r} does not run on engine {engine!r}{hint}")
     refuse_agent(kind, agent, like)
 
