@@ -63,13 +63,12 @@ class Cluster:
             self._join(address, insecure, common)
 
     def _start(self, common: dict[str, Any]) -> None:
-        """With a token of its own, without a dashboard. Ray listens on all addresses, though it is told the loopback one."""
+        """With a token of its own, without a dashboard. Ray takes no loopback address: it listens on all."""
         self._directory = tempfile.mkdtemp(prefix="repertory-ray-")
         self._ray.init(
             address="local",
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
             _temp_dir=self._directory,
             **common,
         )
