@@ -11,7 +11,10 @@ import logging
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +28,14 @@ CALLS_AT_ONCE = 4
 """Of one machine: `collect` waits there while `deliver` brings something."""
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0 Ray's node has the address 127.0.0.1, on every system, and all its ports listen there only."""
+PROBE = (
+    "import sys; from ray._raylet import GcsClient\n"
+    "GcsClient(address=sys.argv[1]).internal_kv_keys(b'', None, timeout=5)"
+)
 OBJECT_STORE_BYTES = 512 << 20
+PROBE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class Cluster:
             os.environ["RAY_AUTH_MODE"] = "token"
         if address is None:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+            os.environ[LOOPBACK_ONLY] = "0"
         try:
             import ray  # after the variables: it reads them when it is imported
         except ImportError:
@@ -63,7 +74,7 @@ class Cluster:
             self._join(address, insecure, common)
 
     def _start(self, common: dict[str, Any]) -> None:
-        """With a token of its own, without a dashboard. Ray takes no loopback address: it listens on all."""
+        """With a token of its own, without a dashboard, on loopback only."""
         self._directory = tempfile.mkdtemp(prefix="repertory-ray-")
         self._ray.init(
             address="local",
@@ -74,6 +85,8 @@ class Cluster:
         )
 
     def _join(self, address: str, insecure: bool, common: dict[str, Any]) -> None:
+        from ray._private import services
+
         given = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
         if not (insecure or given or TOKEN_FILE.exists()):
             raise UserError(
@@ -81,10 +94,27 @@ class Cluster:
                 f"{TOKEN_FILE} (`ray get-auth-token --generate` makes one); --insecure joins a cluster without one"
             )
         try:
-            self._ray.init(address=address, **common)
+            where = services.canonicalize_bootstrap_address(address) or address
+            self._refuse_wrong_tokens(where, insecure)
+            self._ray.init(address=where, **common)
+        except UserError:
+            raise
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise UserError(f"the cluster at {address} can't be joined: {reason}") from None
+
+    def _refuse_wrong_tokens(self, address: str, insecure: bool) -> None:
+        """Ray itself would try a wrong token for 20 seconds, and tells nobody that a cluster asks for none."""
+        if not insecure and _takes(address, secrets.token_hex(32)):
+            raise UserError(
+                f"the cluster at {address} runs without a token: whoever reaches its ports can run code on it. Start "
+                "Ray with RAY_AUTH_MODE=token on all its machines, or join it with --insecure"
+            )
+        if not _takes(address, None):
+            raise UserError(
+                f"the cluster at {address} refuses the token: put the one that it was started with into "
+                f"RAY_AUTH_TOKEN, or into {TOKEN_FILE}"
+            )
 
     def nodes(self) -> list[Node]:
         """Those that are alive, the driver's first."""
@@ -126,6 +156,24 @@ class Cluster:
             self._ray.shutdown()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _takes(address: str, token: str | None) -> bool:
+    """Whether a cluster takes this token, None = the user's; a process reads its token once, so another one asks."""
+    variables = {**os.environ, **({} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})}
+    words = [sys.executable, "-c", PROBE, address]
+    with subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as asking:
+        deadline = threading.Timer(PROBE_S, asking.kill)
+        deadline.start()
+        said = ""
+        for line in asking.stderr or ():
+            said += line
+            if "InvalidAuthToken" in line:
+                asking.kill()
+        deadline.cancel()
+    if asking.returncode == 0 or "InvalidAuthToken" in said:
+        return asking.returncode == 0
+    raise UserError(f"the cluster at {address} does not reply: is Ray running there?")
 
 
 def choose(nodes: Sequence[Node], wanted: Sequence[str]) -> list[int]:
