@@ -161,9 +161,9 @@ class Hosts:
                 host.make()
             self.hosts[0].start_ray()
             self.await_nodes(1)
-            for host in self.hosts[1:]:
-                host.start_ray()
-            self.await_nodes(len(self.hosts))
+            for number, host in enumerate(self.hosts[1:], 2):  # one by one: they share a file system, where Ray's
+                host.start_ray()  # raylets of several hosts take the same socket if they start at once
+                self.await_nodes(number)
         except BaseException:
             self.end()
             raise
