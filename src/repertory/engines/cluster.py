@@ -34,6 +34,9 @@ PROBE = (
     "import sys; from ray._raylet import GcsClient\n"
     "GcsClient(address=sys.argv[1]).internal_kv_keys(b'', None, timeout=5)"
 )
+INLINE = {"RAY_max_direct_call_object_size": str(32 << 20), "RAY_task_rpc_inlined_bytes_limit": str(256 << 20)}
+"""Messages travel inside calls and replies. Past 100 kB Ray would put them into its object store, which takes 5 ms
+more: 120 kB there and back took 5.4 ms instead of 0.9, 2 MB 18 ms instead of 7."""
 OBJECT_STORE_BYTES = 512 << 20
 PROBE_S = 20.0
 
@@ -54,7 +57,7 @@ class Cluster:
 
     def __init__(self, address: str | None, *, insecure: bool = False) -> None:
         self._directory = ""
-        for name, value in QUIET.items():
+        for name, value in {**QUIET, **INLINE}.items():
             os.environ.setdefault(name, value)
         if not insecure:
             os.environ["RAY_AUTH_MODE"] = "token"
@@ -139,6 +142,7 @@ class Cluster:
         actor = self._ray.remote(Machine).options(
             num_cpus=0,
             max_concurrency=CALLS_AT_ONCE,
+            runtime_env={"env_vars": INLINE},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.key, soft=False),
         )
         return actor.remote(node.address)

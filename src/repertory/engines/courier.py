@@ -11,8 +11,9 @@ heard of is there. So a step that counts has arrived, and weights arrive before 
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +52,6 @@ class Message(NamedTuple):
     number: int
     parcels: list[Parcel]
     phase: NDArray[np.int64] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(item.nbytes for parcel in self.parcels for item in parcel.items)
 
 
 def _written(topology: Topology, channel: Channel, homes: Homes, machine: int) -> tuple[int, ...]:
@@ -170,6 +167,11 @@ def _pack(flow: Flow, marks: Marks) -> list[Item]:
     return flow.channel.pack(marks, flow.side, flow.rows)
 
 
+def packed(message: tuple[Any, ...]) -> bytes:
+    """For Ray's authenticated calls only. Ray carries bytes in two thirds of the time of the same arrays as objects."""
+    return pickle.dumps(message, 5)
+
+
 class Inbox:
     """Puts what another machine has packed into the channels of this one."""
 
@@ -195,8 +197,8 @@ class Traffic:
         self.bytes = self.messages = 0
         self.seconds = 0.0
 
-    def count(self, message: Message, seconds: float) -> None:
-        self.bytes += message.nbytes
+    def count(self, size: int, seconds: float) -> None:
+        self.bytes += size
         self.messages += 1
         self.seconds += seconds
 

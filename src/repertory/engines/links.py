@@ -7,6 +7,7 @@ and its workers are started on another machine that has room, or on the same one
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -106,13 +107,14 @@ class Link:
         arrived = 0
         while not (self.closing or self.lost):
             began = time.monotonic()
-            report: Report = self.cluster.call(self._machine.collect, arrived, seconds=SILENT_S)
+            given: bytes = self.cluster.call(self._machine.collect, arrived, seconds=SILENT_S)
+            report: Report = pickle.loads(given)
             with self._lock:
                 if self.lost:  # the next machine writes these rows now
                     return
                 self._inbox.receive(report.message)
             arrived = report.message.number
-            self.up.count(report.message, time.monotonic() - began)
+            self.up.count(len(given), time.monotonic() - began)
             self.events += report.events
             self.report = report
             if report.message.parcels:
@@ -129,8 +131,9 @@ class Link:
                 message = self._outbox.pack()
                 if message.parcels or message.phase is not None:
                     pushed = time.monotonic()
-                    self.cluster.call(self._machine.deliver, message, seconds=SILENT_S)
-                    self.down.count(message, time.monotonic() - pushed)
+                    given = courier.packed(message)
+                    self.cluster.call(self._machine.deliver, given, seconds=SILENT_S)
+                    self.down.count(len(given), time.monotonic() - pushed)
                     self._outbox.confirm(message.number)
                     self._outbox.confirm_phase(message.phase)
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -172,9 +173,9 @@ class Machine:
                 except Exception as error:
                     self._failure = ("", str(error) or trace_of(error))
 
-    def deliver(self, message: Message) -> None:
-        """What is new on the driver's machine."""
-        self._last_call = time.monotonic()
+    def deliver(self, given: bytes) -> None:
+        """What is new on the driver's machine: a packed `Message`."""
+        self._last_call, message = time.monotonic(), pickle.loads(given)
         self.inbox.receive(message)
         if message.phase is not None:
             self.wiring.phase[1] = message.phase[1]
@@ -182,8 +183,8 @@ class Machine:
         waiting = self.wiring.counters.arrays["waiting"]
         self._ring([index for index in self.mine if waiting[index] or message.phase is not None])
 
-    def collect(self, arrived: int) -> Report:
-        """What is new here; `arrived` is the number of the last message that has arrived."""
+    def collect(self, arrived: int) -> bytes:
+        """What is new here, as a packed `Report`; `arrived` is the number of the last message that has arrived."""
         self._last_call = began = time.monotonic()
         self.outbox.confirm(arrived)
         waiting = self.wiring.counters.arrays["waiting"]
@@ -197,16 +198,8 @@ class Machine:
         events, self._told = supervisor.events[self._told :], len(supervisor.events)
         with self._lock:
             ready, at_work = supervisor.ready, frozenset(supervisor.at_work())
-        return Report(
-            message,
-            ready,
-            at_work,
-            supervisor.restarts,
-            events,
-            self._memory(),
-            frozenset(supervisor.broken),
-            *self._failure,
-        )
+        told = (ready, at_work, supervisor.restarts, events, self._memory(), frozenset(supervisor.broken))
+        return courier.packed(Report(message, *told, *self._failure))
 
     def _memory(self) -> Mapping[str, float]:
         """Asked of the system once a second at the most."""
