@@ -1,4 +1,4 @@
-"""Which topologies solve CartPole-v1 on a Ray cluster: of this machine alone, and of three hosts with the actors far away.
+"""Which topologies solve CartPole-v1 on a Ray cluster: of this machine, and of three hosts with all actors far away.
 
     python benchmarks/cluster_learning.py --seeds 0 1 2
 

@@ -132,11 +132,24 @@ class Counters(Channel):
 
     def pack(self, marks: Marks, side: str = WRITER, rows: Sequence[int] | None = None) -> list[Item]:
         """Of one machine's workers all that has changed; a note is written anew for each pause."""
+        before = {name: marks.get(name) for name in COMMITS.values()}
         items = super().pack(marks, side, rows)
+        items = [self._new_only(item, before, marks, rows) if item.name in COMMITS else item for item in items]
         if any(item.name == "settled" for item in items) and not any(item.name == "note" for item in items):
             span = self.span("note", rows)
             items.append(Item("note", span, np.array(self.arrays["note"][span])))
         return items
+
+    def _new_only(self, item: Item, before: Marks, now: Marks, rows: Sequence[int] | None) -> Item:
+        """Of the rings of episodes, lags and ages: what they have got since the last time."""
+        count = COMMITS[item.name]
+        if before[count] is None:
+            return item
+        workers = own_rows(self.workers, rows)
+        spans = [(first, last) for first, last in zip(before[count].tolist(), now[count].tolist(), strict=True)]
+        new = [np.arange(max(first, last - RECENT), last) % RECENT for first, last in spans]
+        index = (np.repeat(workers, [len(each) for each in new]), np.concatenate(new))
+        return Item(item.name, index, self.arrays[item.name][index])
 
     def pack_totals(self, marks: Marks, rows: Sequence[int]) -> list[Item]:
         """For another machine: how far these workers have come."""

@@ -7,7 +7,6 @@ and its workers are started on another machine that has room, or on the same one
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +107,7 @@ class Link:
         while not (self.closing or self.lost):
             began = time.monotonic()
             given: bytes = self.cluster.call(self._machine.collect, arrived, seconds=SILENT_S)
-            report: Report = pickle.loads(given)
+            report: Report = courier.unpacked(given)
             with self._lock:
                 if self.lost:  # the next machine writes these rows now
                     return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pickle
 import shutil
 import sys
 import tempfile
@@ -34,8 +33,9 @@ from repertory.runtime import start_jax, usable_cores, versions
 from repertory.topologies.plan import Plan
 
 TICK_S = 0.02
-GROUP_S = 0.02
-"""Seconds in which steps gather before they travel, if no worker waits for what they bring."""
+GLANCE_S = 0.02
+GROUP_S = 0.1
+"""Seconds in which steps gather before they travel, while no worker here waits and no reply or slot is due."""
 SILENT_S = 0.5
 """At the latest after so long there is a reply, even if nothing is new."""
 LEASE_S = 8.0
@@ -175,7 +175,7 @@ class Machine:
 
     def deliver(self, given: bytes) -> None:
         """What is new on the driver's machine: a packed `Message`."""
-        self._last_call, message = time.monotonic(), pickle.loads(given)
+        self._last_call, message = time.monotonic(), courier.unpacked(given)
         self.inbox.receive(message)
         if message.phase is not None:
             self.wiring.phase[1] = message.phase[1]
@@ -189,9 +189,12 @@ class Machine:
         self.outbox.confirm(arrived)
         waiting = self.wiring.counters.arrays["waiting"]
         self._ring([index for index in self.mine if waiting[index]])  # lanes have room again
+        supervisor = self.supervisor
         while True:
-            self.bell.wait(GROUP_S)
-            message, supervisor = self.outbox.pack(), self.supervisor
+            self.bell.wait(GLANCE_S)
+            if time.monotonic() - began < GROUP_S and not self._hurry():
+                continue
+            message = self.outbox.pack()
             new = message.parcels or supervisor.broken or any(self._failure) or len(supervisor.events) > self._told
             if new or time.monotonic() - began > SILENT_S:
                 break
@@ -200,6 +203,10 @@ class Machine:
             ready, at_work = supervisor.ready, frozenset(supervisor.at_work())
         told = (ready, at_work, supervisor.restarts, events, self._memory(), frozenset(supervisor.broken))
         return courier.packed(Report(message, *told, *self._failure))
+
+    def _hurry(self) -> bool:
+        """Whether workers wait, here for what others do, or elsewhere for a request, a slot or a gradient."""
+        return bool(self.wiring.counters.arrays["waiting"][self.mine].any()) or self.outbox.urgent()
 
     def _memory(self) -> Mapping[str, float]:
         """Asked of the system once a second at the most."""
