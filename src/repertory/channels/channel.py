@@ -204,6 +204,10 @@ class Channel:
     def confirm(self, marks: Marks) -> None:
         """What was packed up to these marks has arrived."""
 
+    def pressing(self, *, waiting: bool) -> bool:  # noqa: ARG002
+        """Whether what was written here should travel at once; `waiting`: a worker of this machine waits."""
+        return False
+
     def seed(self, rows: Sequence[int]) -> list[Item]:  # noqa: ARG002
         """What a machine needs whose workers are to write these rows from now on: counts go on where they are."""
         items = []

@@ -312,6 +312,11 @@ class Lanes(Channel):
         if "sent" in self.arrays and "lanes" in marks:
             self.arrays["sent"][marks["lanes"]] = marks["head"]
 
+    def pressing(self, *, waiting: bool) -> bool:
+        """If actors and samplers wait for each other, or lanes are half full of steps that have not travelled."""
+        unsent = self.arrays["head"] - self.arrays["sent"] if self.relayed else np.zeros(1)
+        return (waiting and bool(self.arrays["wake_at"][0] < NEVER)) or bool(unsent.max() > self.length // 2)
+
     def seed(self, rows: Sequence[int]) -> list[Item]:
         """Slots go on with the numbers that they have here."""
         head = self.arrays["head"][list(rows)]

@@ -131,8 +131,10 @@ class Outbox:
             phase = self._phase.copy()
         return Message(self._number, parcels, phase)
 
-    def urgent(self) -> bool:
-        """Whether something is new that a worker of the other machine waits for."""
+    def urgent(self, *, waiting: bool = False) -> bool:
+        """Whether something is new that the other machine waits for; `waiting`: a worker of this machine waits."""
+        if any(flow.channel.pressing(waiting=waiting) for flow in self.flows):
+            return True
         prompt = [
             (flow, marks) for flow, marks in zip(self.flows, self._arrived, strict=True) if flow.channel.layer == 1
         ]

@@ -30,7 +30,7 @@ SILENT_S = 8.0
 START_S = 60.0
 AGAIN_S = 2.0
 """Seconds between two searches for a machine where lost workers can be started."""
-PERIOD_S = 0.02
+PERIOD_S = 0.05
 """Weights and totals are brought at most so often; what a worker waits for is brought at once."""
 SAME = ("python", "repertory", "jax", "jaxlib", "numpy", "gymnasium")
 """Versions that must be equal on all machines; of Python the first two numbers."""

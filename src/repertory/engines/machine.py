@@ -35,7 +35,7 @@ from repertory.topologies.plan import Plan
 TICK_S = 0.02
 GLANCE_S = 0.02
 GROUP_S = 0.1
-"""Seconds in which steps gather before they travel, while no worker here waits and no reply or slot is due."""
+"""Seconds in which steps gather before they travel, if no worker waits for what they bring."""
 SILENT_S = 0.5
 """At the latest after so long there is a reply, even if nothing is new."""
 LEASE_S = 8.0
@@ -192,7 +192,7 @@ class Machine:
         supervisor = self.supervisor
         while True:
             self.bell.wait(GLANCE_S)
-            if time.monotonic() - began < GROUP_S and not self._hurry():
+            if time.monotonic() - began < GROUP_S and not self.outbox.urgent(waiting=bool(waiting[self.mine].any())):
                 continue
             message = self.outbox.pack()
             new = message.parcels or supervisor.broken or any(self._failure) or len(supervisor.events) > self._told
@@ -203,10 +203,6 @@ class Machine:
             ready, at_work = supervisor.ready, frozenset(supervisor.at_work())
         told = (ready, at_work, supervisor.restarts, events, self._memory(), frozenset(supervisor.broken))
         return courier.packed(Report(message, *told, *self._failure))
-
-    def _hurry(self) -> bool:
-        """Whether workers wait, here for what others do, or elsewhere for a request, a slot or a gradient."""
-        return bool(self.wiring.counters.arrays["waiting"][self.mine].any()) or self.outbox.urgent()
 
     def _memory(self) -> Mapping[str, float]:
         """Asked of the system once a second at the most."""

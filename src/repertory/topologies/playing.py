@@ -18,7 +18,7 @@ from repertory.topologies.plan import Context, Plan
 
 CALLS_AHEAD = 2
 """Calls of the learner that actors may be ahead of it, so that neither waits to be woken."""
-STEPS_UNDER_WAY = 16
+STEPS_UNDER_WAY = 64
 """Steps of each environment that may be on their way to a learner on another machine."""
 FINAL_EPSILONS, FINAL_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
 """Mnih et al. 2016: the final ε, sampled for each worker, and the probabilities."""
