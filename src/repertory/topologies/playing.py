@@ -18,8 +18,8 @@ from repertory.topologies.plan import Context, Plan
 
 CALLS_AHEAD = 2
 """Calls of the learner that actors may be ahead of it, so that neither waits to be woken."""
-STEPS_UNDER_WAY = 64
-"""Steps of each environment that may be on their way to a learner on another machine."""
+STEPS_UNDER_WAY, MOST_UNDER_WAY = 64, 1024
+"""Steps of each environment, and of all, that may be on their way to a learner on another machine."""
 FINAL_EPSILONS, FINAL_CHANCES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
 """Mnih et al. 2016: the final ε, sampled for each worker, and the probabilities."""
 MayPlay = Callable[[], bool]
@@ -60,7 +60,9 @@ def not_ahead(me: Context, wake_reader: Callable[[int], None]) -> MayPlay:
     """
     plan, options, stats = me.plan, me.plan.q, me.stats
     ahead = (CALLS_AHEAD + bool(me.spare)) * options.updates_per_call  # the target prefetch needs one more batch
-    under_way = plan.environments * (STEPS_UNDER_WAY if sum(plan.actors_on[1:]) else 1)
+    under_way = plan.environments
+    if sum(plan.actors_on[1:]):
+        under_way = max(under_way, min(under_way * STEPS_UNDER_WAY, MOST_UNDER_WAY))
     most = 0  # env steps known to be allowed; only beyond them the updates are read again
 
     def may_play() -> bool:
